@@ -1,0 +1,41 @@
+# Everything a newcomer needs: `make demo`, `make test`. Each makes its own virtual environment in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test check format bench clean
+
+help:
+	@echo "make demo    run the main job on the example labels"
+	@echo "make test    run the tests"
+	@echo "make check   lint, format check, types, import rules"
+	@echo "make format  format the code"
+	@echo "make bench   benchmarks: ratios measured in one run"
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ce needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/ce simulate examples/north.csv examples/east.csv examples/south.csv examples/west.csv \
+		--clusters 5 --seed 7 --truth examples/truth.csv --out build/demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -n 2
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

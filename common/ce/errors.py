@@ -1,0 +1,99 @@
+"""Every error that ce raises on purpose, and the exit code it ends a command with.
+
+    CeError
+    ├── InputError (3)        a label file, a table or a parameter that cannot be used
+    │   └── LabelError        ... in a label file or table: names file, row and column
+    ├── ConfigError (4)       job.toml, a policy, a certificate
+    ├── Unreachable (5)       nobody answers
+    ├── Refused (6)           a rule says no; `rule` names it
+    ├── JobFailed (7)         the job ended without a result
+    │   ├── RingOverflow      a value exceeds the bound that was declared for its sum
+    │   └── MessageError      a message that cannot be what its sender should have sent
+    └── Cancelled (8)         somebody asked it to stop
+
+A message says what to do next. It never contains a label, an object id, a key or a payload: rows are named by
+number, columns and sites by name.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CeError(Exception):
+    """Base class: catch this to catch everything that ce raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class InputError(CeError, ValueError):
+    """A parameter, a table or a file that cannot be used as it is."""
+
+    exit_code = 3
+
+
+class LabelError(InputError):
+    """A label file or table that cannot be used; says where.
+
+    `row` is the line a person sees in an editor (the header is line 1) for files, and the 0-based index for arrays.
+    """
+
+    def __init__(
+        self, problem: str, *, source: str | None = None, row: int | None = None, column: str | None = None
+    ) -> None:
+        self.problem = problem
+        self.source = source
+        self.row = row
+        self.column = column
+        place = ", ".join(
+            part
+            for part in (
+                source,
+                None if row is None else f"row {row}",
+                None if column is None else f"column {column!r}",
+            )
+            if part
+        )
+        super().__init__(f"{place}: {problem}" if place else problem)
+
+
+class ConfigError(CeError, ValueError):
+    """A job, a policy or a certificate that cannot be used."""
+
+    exit_code = 4
+
+
+class Unreachable(CeError, ConnectionError):
+    """The other side does not answer."""
+
+    exit_code = 5
+
+
+class Refused(CeError):
+    """A rule says no, before anything was computed or sent."""
+
+    exit_code = 6
+
+    def __init__(self, rule: str, sentence: str) -> None:
+        self.rule = rule
+        super().__init__(f"{sentence} (rule: {rule})")
+
+
+class JobFailed(CeError, RuntimeError):
+    """The job ended without a result."""
+
+    exit_code = 7
+
+
+class RingOverflow(JobFailed):
+    """A value exceeds the bound declared for its sum: raised by the sender, before anything is sent."""
+
+
+class MessageError(JobFailed):
+    """A message with a wrong shape, type, size, round or job; names the field, never its content."""
+
+
+class Cancelled(CeError):
+    """Somebody asked the job to stop."""
+
+    exit_code = 8

@@ -1,0 +1,185 @@
+"""The cell step: the only computation that reads labels, and so the only one that must run where they are.
+
+Arrays are (starts, k, objects): clusters before objects, so that every operation runs along contiguous objects.
+A site cuts its objects into tiles small enough for the processor's cache; rows are independent, so tiles, threads and
+layouts do not change a bit. No (objects, columns, k) array is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.kernels.special import over_clusters
+from ce.labels import Column
+from ce.ring import Reals, Scale, Words, encode, weighted_total
+
+
+@dataclass(frozen=True)
+class ColumnCells:
+    """One column's labels for the objects of one tile.
+
+    A missing label is category `n_categories`, one past the last: tables get a neutral entry there and `observed` is
+    zero, so that missing cells need no index arithmetic and contribute exactly nothing.
+    """
+
+    n_categories: int
+    codes: NDArray[np.intp]
+    observed: Reals | None  # None: no label is missing
+    probabilities: Reals | None  # (categories, n) of a soft column, zero where missing; None: hard labels
+    order: NDArray[np.intp]  # labelled objects sorted by category
+    firsts: NDArray[np.intp]  # where each category of `present` begins in `order`
+    present: NDArray[np.intp]
+    weights: Words | None
+
+    @classmethod
+    def of(cls, column: Column, rows: NDArray[np.intp], weights: Words | None) -> ColumnCells:
+        n_categories = len(column.categories)
+        if column.probabilities is not None:
+            soft = column.probabilities[rows]
+            observed = ~np.isnan(soft).any(axis=1)
+            probabilities = np.ascontiguousarray(np.where(observed[:, None], soft, 0.0).T)
+            codes = np.full(len(rows), n_categories, dtype=np.intp)
+        else:
+            assert column.codes is not None
+            codes = column.codes[rows].astype(np.intp)
+            observed = codes >= 0
+            codes[~observed] = n_categories
+            probabilities = None
+        order = np.argsort(codes, kind="stable")
+        present, firsts = np.unique(codes[order], return_index=True)
+        labelled = present < n_categories
+        present, firsts = present[labelled], firsts[labelled]
+        order = order[: int((codes < n_categories).sum())]
+        return cls(
+            n_categories,
+            codes,
+            None if observed.all() else observed.astype(np.float64),
+            probabilities,
+            order,
+            firsts,
+            present,
+            weights,
+        )
+
+    def look_up(self, table: NDArray[np.generic], missing: float) -> NDArray[np.generic]:
+        """table (starts, k, categories) at each object's label: (starts, k, n); `missing` where there is none."""
+        if self.observed is None:
+            return np.take(table, self.codes, axis=-1)
+        extended = np.empty((*table.shape[:-1], self.n_categories + 1), dtype=table.dtype)
+        extended[..., :-1] = table
+        extended[..., -1] = missing
+        return np.take(extended, self.codes, axis=-1)
+
+    def count(self, words: Words) -> Words:
+        """Add up words (starts, k, n) by the objects' labels: (starts, k, categories)."""
+        if self.weights is not None:
+            words = words * self.weights
+        counts = np.zeros((*words.shape[:-1], self.n_categories), dtype=np.int64)
+        if self.order.size:
+            counts[..., self.present] = np.add.reduceat(
+                np.take(words, self.order, axis=-1), self.firsts, axis=-1
+            )
+        return counts
+
+
+@dataclass(frozen=True)
+class CellSums:
+    """What one pass over a tile's cells adds up to."""
+
+    objects: Words  # (starts, k, n): a_i, summed over the tile's columns
+    columns: list[Words]  # per column (starts, k, categories): N_c, summed over the tile's objects
+    bound: Words  # (starts,)
+
+
+def posterior_sums(
+    message: Reals, tables: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale
+) -> CellSums:
+    """phi_ich ∝ message_ih beta_ch(x_ic), rounded per cell; its sums over columns and over objects; ln of its normaliser.
+
+    A soft label is a probability-weighted set of hard ones: category r counts p_r of a cell.
+    """
+    starts, k, n = message.shape
+    objects = np.zeros((starts, k, n), dtype=np.int64)
+    columns: list[Words] = []
+    logs = np.zeros(starts, dtype=np.int64)
+    for table, column in zip(tables, cells, strict=True):
+        if column.probabilities is None:
+            joint = column.look_up(table, missing=1.0)
+            joint *= message
+            words, log = _posterior(joint, column.observed, phi, bound)
+            objects += words
+            columns.append(column.count(words))
+            logs += weighted_total(log, column.weights)
+            continue
+        counts = np.zeros((starts, k, column.n_categories), dtype=np.int64)
+        for r, probability in enumerate(column.probabilities):
+            words, log = _posterior(message * table[:, :, r, None], probability, phi, bound)
+            objects += words
+            counts[..., r] = weighted_total(words, column.weights)
+            logs += weighted_total(log, column.weights)
+        columns.append(counts)
+    return CellSums(objects, columns, logs)
+
+
+def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> tuple[Words, Words]:
+    """Normalise joint (starts, k, n) over k, in place; `share` says how much of a cell each object has (None: all).
+
+    Returns the words of share * posterior and of share * ln(normaliser). The latter is encoded first: it refuses a
+    normaliser of zero, which would mean a label that no cluster can produce.
+    """
+    normaliser = over_clusters(joint)
+    if share is None:
+        log = encode(_log(normaliser), bound, "bound")
+        joint *= (phi.unit / normaliser)[:, None, :]
+    else:
+        normaliser[:, share == 0.0] = 1.0
+        log = encode(_log(normaliser) * share, bound, "bound")
+        joint *= (phi.unit * share / normaliser)[:, None, :]
+    return np.rint(joint, out=joint).astype(np.int64), log
+
+
+def _log(x: Reals) -> Reals:
+    with np.errstate(divide="ignore"):
+        return np.log(x)
+
+
+def lookup_sums(tables: list[Reals], cells: list[ColumnCells], n: int, scale: Scale) -> Words:
+    """sum_c table_ch(x_ic), rounded per cell: (starts, k, n)."""
+    starts, k = tables[0].shape[:2]
+    objects = np.zeros((starts, k, n), dtype=np.int64)
+    for table, column in zip(tables, cells, strict=True):
+        if column.probabilities is None:
+            objects += column.look_up(encode(table, scale, "object sums"), missing=0).astype(np.int64, copy=False)
+        else:
+            mean = np.zeros((starts, k, n))
+            for r, probability in enumerate(column.probabilities):
+                mean += probability * table[:, :, r, None]
+            objects += encode(mean, scale, "object sums")
+    return objects
+
+
+def count_sums(message: Reals, cells: list[ColumnCells], scale: Scale) -> list[Words]:
+    """sum_i message_ih 1(x_ic = r), rounded per cell: one (starts, k, categories) per column."""
+    words = encode(message, scale, "column sums")
+    columns: list[Words] = []
+    for column in cells:
+        if column.probabilities is None:
+            columns.append(column.count(words))
+            continue
+        counts = np.zeros((*message.shape[:2], column.n_categories), dtype=np.int64)
+        for r, probability in enumerate(column.probabilities):
+            counts[..., r] = weighted_total(
+                encode(message * probability, scale, "column sums"), column.weights
+            )
+        columns.append(counts)
+    return columns
+
+
+def tiles(n: int, width: int) -> Iterator[slice]:
+    """Cut n objects into slices of at most `width`."""
+    for begin in range(0, n, width):
+        yield slice(begin, min(begin + width, n))

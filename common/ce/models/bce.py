@@ -1,0 +1,189 @@
+"""BCE: the Bayesian cluster ensemble as an estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import InputError
+from ce.labels import LabelTable
+from ce.models.base import HERE, Estimator, hard_labels, not_negative, one_of, positive
+from ce.models.predicting import infer
+from ce.models.starting import base_start, seeds_start
+from ce.protocol.home import Progress
+from ce.protocol.starts import GivenStarts, SeededStarts, Starts
+from ce.ring import Reals
+from ce.steps.bce import BCESteps
+
+Init = Literal["anneal", "dirichlet", "seeds++", "base"] | Mapping[str, Any]
+
+
+class BCE(Estimator):
+    """Bayesian cluster ensemble: one consensus clustering from several base clusterings, by variational EM.
+
+    Parameters
+    ----------
+    n_clusters : number of consensus clusters.
+    n_init : number of starts; the one with the best bound wins.
+    init : "anneal" (random tables, alpha held at `anneal_alpha` for `anneal_iter` iterations, then learnt),
+        "dirichlet" (the same without holding), "seeds++" (label rows far from each other), "base" (one of the base
+        clusterings), or {"alpha": ..., "beta": [...], "gamma": ...} (alpha and gamma optional; one start).
+    max_iter, tol : at most so many iterations; stop when the bound changes by less than `tol`, relative, or when no
+        label has moved for 5 iterations and it changes by less than 1e-4. tol=0 runs max_iter iterations.
+    smoothing : pseudo-count of every table entry; its prior is part of the bound.
+    alpha, learn_alpha : the starting value without annealing, and the value when it is not learnt.
+    schedule : "joint" (alpha and objects together, after 10 iterations of Newton) or "newton".
+    local_loops : passes over the cells per iteration; 1 unless exchanges are dear.
+    random_state, n_threads, progress : as usual; equal seeds give equal bits for any number of threads.
+
+    Attributes
+    ----------
+    labels_ : (n,) consensus cluster of each object, -1 for an object without a label.
+    memberships_ : (n, k) gamma divided by its row sum; an object without a label has the prior mean.
+    gamma_, alpha_, beta_, categories_ : the posterior's and the model's parameters; beta_[j] is (k, k_j).
+    lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
+    """
+
+    gamma_: Reals
+    alpha_: Reals
+    beta_: list[Reals]
+    categories_: list[NDArray[Any]]
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        n_init: int = 5,
+        init: Init = "anneal",
+        anneal_alpha: float = 3.0,
+        anneal_iter: int = 50,
+        max_iter: int = 300,
+        tol: float = 1e-6,
+        smoothing: float = 0.01,
+        alpha: float | Reals = 1.0,
+        learn_alpha: bool = True,
+        schedule: Literal["joint", "newton"] = "joint",
+        local_loops: int = 1,
+        random_state: Any = None,
+        n_threads: int | None = None,
+        progress: bool | Callable[[Progress], None] = False,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.init = init
+        self.anneal_alpha = anneal_alpha
+        self.anneal_iter = anneal_iter
+        self.max_iter = max_iter
+        self.tol = tol
+        self.smoothing = smoothing
+        self.alpha = alpha
+        self.learn_alpha = learn_alpha
+        self.schedule = schedule
+        self.local_loops = local_loops
+        self.random_state = random_state
+        self.n_threads = n_threads
+        self.progress = progress
+
+    def fit(self, labels: Any, y: Any = None) -> Self:
+        """Find the consensus of `labels`: (n, m) array or table, rows are objects, columns are clusterings."""
+        table = LabelTable.from_arrays(labels)
+        steps = self.steps()
+        starts, given = self._starts(table)
+        result = self._run_here(steps, table, starts, given=given)
+        site, unlabelled = result.sites[HERE], result.unlabelled[HERE]
+        self.labels_ = hard_labels(self.memberships_, unlabelled)
+        self.alpha_ = result.outcome.globals["alpha"][0]
+        self.gamma_ = site.object_state("gamma")
+        self.gamma_[unlabelled] = self.alpha_
+        tables = result.tables()
+        self.beta_ = [tables[column.name] for column in table.clusterings]
+        self.categories_ = [np.array(column.categories) for column in table.clusterings]
+        self.column_names_ = [column.name for column in table.clusterings]
+        return self
+
+    def fit_predict(self, labels: Any, y: Any = None) -> NDArray[Any]:
+        """Fit and return `labels_`."""
+        return self.fit(labels).labels_
+
+    def predict(self, new: Any) -> NDArray[np.intp]:
+        """The most likely cluster of new objects, given the fitted parameters; -1 without a label."""
+        gamma, unlabelled, _ = self._infer(new)
+        return hard_labels(gamma, unlabelled)
+
+    def predict_proba(self, new: Any) -> Reals:
+        """(n, k) memberships of new objects. For the fitted objects themselves, prefer `memberships_`."""
+        gamma, _, _ = self._infer(new)
+        proba: Reals = gamma / gamma.sum(axis=1, keepdims=True)
+        return proba
+
+    def perplexity(self, labels: Any) -> float:
+        """exp(-bound on log p(labels) / number of labels) under the fitted parameters; never below 1."""
+        _, _, per_label = self._infer(labels)
+        return float(np.exp(-per_label))
+
+    def _infer(self, new: Any) -> tuple[Reals, NDArray[np.bool_], float]:
+        if not hasattr(self, "beta_"):
+            raise InputError("this BCE is not fitted yet: call fit first")
+        return infer(LabelTable.from_arrays(new), self.column_names_, self.categories_, self.beta_, self.alpha_)
+
+    def steps(self) -> BCESteps:
+        """The model that the engine runs, with this estimator's parameters."""
+        given = isinstance(self.init, Mapping)
+        if not given:
+            one_of("init", self.init, "anneal", "dirichlet", "seeds++", "base")
+        anneal = self.init == "anneal" and self.learn_alpha
+        alpha = self.init.get("alpha", self.alpha) if isinstance(self.init, Mapping) else self.alpha
+        if anneal:
+            alpha = self.anneal_alpha
+        k = positive("n_clusters", self.n_clusters)
+        value = np.asarray(alpha, dtype=np.float64)
+        if value.shape not in ((), (k,)) or not (np.isfinite(value) & (value > 0)).all():
+            raise InputError("alpha is a positive number, or n_clusters of them")
+        return BCESteps(
+            k,
+            1 if given else positive("n_init", self.n_init),
+            max_iter=positive("max_iter", self.max_iter, smallest=0),
+            tol=not_negative("tol", self.tol),
+            smoothing=not_negative("smoothing", self.smoothing),
+            alpha=value,
+            learn_alpha=bool(self.learn_alpha),
+            hold_iter=positive("anneal_iter", self.anneal_iter, smallest=0) if anneal else 0,
+            schedule=one_of("schedule", self.schedule, "joint", "newton"),
+            local_loops=positive("local_loops", self.local_loops),
+        )
+
+    def _starts(self, table: LabelTable) -> tuple[Starts, dict[str, Reals]]:
+        k = self.n_clusters
+        if isinstance(self.init, Mapping):
+            return self._given_start(table, self.init)
+        if self.init == "seeds++":
+            return GivenStarts(seeds_start(table, k, self.n_init, self._seed())), {}
+        if self.init == "base":
+            return GivenStarts(base_start(table, k, self.n_init, self._seed())), {}
+        return SeededStarts(self._seed()), {}
+
+    def _given_start(self, table: LabelTable, init: Mapping[str, Any]) -> tuple[Starts, dict[str, Reals]]:
+        unknown = set(init) - {"alpha", "beta", "gamma"}
+        if unknown or "beta" not in init:
+            raise InputError('a given start is {"beta": [...], "alpha": optional, "gamma": optional}')
+        beta = [np.asarray(b, dtype=np.float64) for b in init["beta"]]
+        expected = [(self.n_clusters, len(column.categories)) for column in table.clusterings]
+        if [b.shape for b in beta] != expected:
+            raise InputError(f"the given beta needs one table per clustering, of shapes {expected}")
+        for column, b in zip(table.clusterings, beta, strict=True):
+            if not (np.isfinite(b).all() and (b >= 0).all() and (b.max(axis=0, initial=0) > 0).all()):
+                raise InputError(
+                    f"the given beta of column {column.name!r} has a negative entry, "
+                    "or a category that no cluster can produce"
+                )
+        given: dict[str, Reals] = {}
+        if "gamma" in init:
+            gamma = np.asarray(init["gamma"], dtype=np.float64)
+            if gamma.shape != (table.n_objects, self.n_clusters) or not (gamma > 0).all():
+                raise InputError("the given gamma is (objects, n_clusters) and positive")
+            given["gamma"] = np.ascontiguousarray(gamma.T)
+        names = (column.name for column in table.clusterings)
+        return GivenStarts({name: b[None] for name, b in zip(names, beta, strict=True)}), given

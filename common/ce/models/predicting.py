@@ -1,0 +1,63 @@
+"""Where new objects belong, given the fitted parameters of BCE: cell and object steps with tables and alpha held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import LabelError
+from ce.labels import LabelTable
+from ce.models.base import HERE
+from ce.protocol.run import labelled_objects, run
+from ce.protocol.starts import GivenStarts
+from ce.ring import Reals
+from ce.steps.bce import BCESteps
+
+_MAX_ITER = 200
+_TOL = 1e-9
+
+
+class _Held(BCESteps):
+    """BCE whose tables never change: every row of every new table says "keep the old one"."""
+
+    def column(self, sums: Reals) -> Reals:
+        return np.zeros_like(sums)
+
+
+def infer(
+    table: LabelTable,
+    names: Sequence[str],
+    categories: Sequence[NDArray[Any]],
+    beta: Sequence[Reals],
+    alpha: Reals,
+) -> tuple[Reals, NDArray[np.bool_], float]:
+    """gamma (n, k) of new objects, which have no label, and the bound per label (without prior)."""
+    found = tuple(column.name for column in table.clusterings)
+    if found != tuple(names):
+        raise LabelError(f"expected the columns of the fit, {', '.join(names)}; found {', '.join(found)}")
+    columns = []
+    for column, seen in zip(table.clusterings, categories, strict=True):
+        columns.append(column.recode(tuple(seen.tolist())))
+    known = LabelTable(table.ids, tuple(columns), table.source)
+    unlabelled = ~labelled_objects(known, votes=False)
+    steps = _Held(
+        len(alpha),
+        1,
+        max_iter=_MAX_ITER,
+        tol=_TOL,
+        smoothing=0.0,
+        alpha=alpha,
+        learn_alpha=False,
+        hold_iter=0,
+        schedule="newton",
+        local_loops=1,
+    )
+    starts = GivenStarts({name: b[None] for name, b in zip(names, beta, strict=True)})
+    result = run(steps, {HERE: known}, {HERE: starts})
+    gamma = result.sites[HERE].object_state("gamma")
+    gamma[unlabelled] = alpha
+    labels = sum(int(column.observed.sum()) for column in known.clusterings)
+    return gamma, unlabelled, result.outcome.paths[0].bounds[-1] / labels

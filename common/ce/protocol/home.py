@@ -1,0 +1,350 @@
+"""The engine at the home: adds what sites send, runs the column step of shared columns, the global step and the object
+step of shared blocks, and says what comes next. No clock, no connection: answers in, tasks out.
+
+    home = Home(topology, model)
+    while (tasks := home.tasks()): exchange them, home.add(site, answer) for each, home.advance()
+
+Words are added into one preallocated accumulator per array as answers arrive; memory does not grow with the sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import MessageError, Refused
+from ce.protocol.messages import Answer, Step, Task
+from ce.protocol.objects import ObjectBlock, select
+from ce.protocol.stopping import Path, winner
+from ce.protocol.topology import Block, SharedColumn, Topology
+from ce.ring import Reals, Scale, Words, decode, weighted_total
+from ce.steps.agreement import agreement, kappa
+from ce.steps.model import Model, Opening, State
+from ce.transport.frames import Array
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a job stands after an iteration."""
+
+    stage: int
+    iteration: int
+    max_iter: int
+    running: int  # starts that have not converged
+    bound: float  # the best so far
+    has_bound: bool  # whether this stage's bound means anything
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the home knows at the end."""
+
+    winner: int
+    globals: State  # of the winner, axis of starts kept (length 1)
+    paths: dict[int, Path]
+    iterations: int
+    exchanges: int
+    kappa: float | None  # do the clusterings follow the classes? None for models without votes
+
+
+class Home:
+    """One job's engine at its home."""
+
+    def __init__(
+        self, topology: Topology, model: Model, on_progress: Callable[[Progress], None] | None = None
+    ) -> None:
+        self._topology = topology
+        self._sizes = topology.sizes
+        self._on_progress = on_progress
+        self._shared_columns = [c for c in topology.clusterings if c.shared]
+        self._shared_blocks = [b for b in topology.blocks if b.shared]
+        self._blocks: dict[int, ObjectBlock] = {}
+        self._round = 0
+        self._exchanges = 0
+        self._stage = 0
+        self._iteration = 0
+        self._active: tuple[int, ...] = ()
+        self._retry: tuple[int, ...] = ()
+        self._down: dict[str, Array] = {}  # arrays of the next task, by name; each site gets those it may see
+        self._kappa: float | None = None
+        self._set_model(model)
+        self._await("open")
+
+    # What the outside calls.
+
+    def tasks(self) -> dict[str, Task]:
+        """The task that each site gets now; none when the job is over."""
+        if self._step is None:
+            return {}
+        return {site: self._task(site) for site in self._topology.sites}
+
+    def add(self, site: str, answer: Answer) -> None:
+        """Add one site's answer to the totals."""
+        if site not in self._waiting:
+            raise MessageError(f"{site}: is not awaited in this round")
+        if answer.round != self._round or answer.step != self._step:
+            raise MessageError(f"{site}: answers another round or step")
+        expected = {name for name in self._totals if self._concerns(site, name)}
+        if set(answer.arrays) != expected:
+            raise MessageError(f"{site}: sends other arrays than asked for")
+        for name in expected:
+            words = answer.arrays[name]
+            if words.dtype != np.int64 or words.shape != self._totals[name].shape:
+                raise MessageError(f"{site}: {name} does not have the expected type and shape")
+        for name in expected:
+            total = self._totals[name]
+            np.add(total, answer.arrays[name], out=total)
+        self._waiting.discard(site)
+
+    def advance(self) -> None:
+        """All have answered: run the home's steps and prepare the next task."""
+        if self._waiting:
+            raise MessageError(f"{len(self._waiting)} sites have not answered")
+        self._exchanges += self._step != "finish"
+        match self._step:
+            case "open":
+                self._opened()
+            case "sums" | "objects":
+                self._summed()
+            case "columns":
+                self._down = self._globals_down() | self._tables_down()
+                self._next_iteration()
+            case "view":
+                self._viewed()
+            case _:
+                self._step = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """The end result; only after the last task."""
+        return Outcome(
+            self._winner,
+            self._final_globals,
+            self._paths,
+            self._iterations[self._winner],
+            self._exchanges,
+            self._kappa,
+        )
+
+    # Steps.
+
+    def _opened(self) -> None:
+        for block in self._shared_blocks:
+            for column in self._topology.contested(block):
+                claims = self._totals[f"block/{block.index}/claims/{column.index}"]
+                twice = int((claims > 1).sum())
+                if twice:
+                    holders = " and ".join(site for site in column.holders if site in block.members)
+                    raise Refused(
+                        "overlapping cells",
+                        f"column {column.name!r}: {twice} objects have a label at more than one of {holders}; "
+                        "a cell belongs to one site: drop the label at all but one, or rename the column at one",
+                    )
+            labels = self._totals[f"block/{block.index}/labels"].astype(np.float64)
+            votes = np.zeros((self._model.k, block.size))
+            if self._model.uses_votes:
+                votes = decode(self._totals[f"block/{block.index}/votes"], self._scales["votes"])
+            self._blocks[block.index] = ObjectBlock(Opening(labels, votes), None)
+        self._begin_stage(None)
+
+    def _begin_stage(self, before: State | None) -> None:
+        self._active = tuple(range(self._model.n_starts))
+        self._retry = ()
+        self._iteration = 0
+        self._paths = {start: Path() for start in self._active}
+        self._stopped_globals: dict[int, State] = {}
+        self._iterations: dict[int, int] = {}
+        self._globals = self._model.start_globals(self._sizes, before)
+        for block in self._blocks.values():
+            block.begin(self._model, self._scales, self._globals, block.result(0) if self._stage else None)
+        self._down = self._globals_down()
+        if self._model.phases == 1:
+            self._down |= self._messages_down()
+        self._next_iteration()
+
+    def _next_iteration(self) -> None:
+        self._iteration += 1
+        self._await(self._first_step)
+
+    def _summed(self) -> None:
+        """The global step, then what each start does next: go on, go back, or stop."""
+        model = self._model
+        totals = {n: self._totals[f"global/{n}"] for n in (*model.share_shapes(self._iteration), "bound", "moved")}
+        for index, block in self._blocks.items():
+            block.receive(self._totals[f"block/{index}/sums"], self._globals)
+            for name, share in block.shares(self._globals, self._iteration).items():
+                totals[name] = totals[name] + share
+        bound = decode(totals["bound"], self._scales["bound"])
+        reals = {n: decode(totals[n], self._scales[n]) for n in model.share_shapes(self._iteration)}
+        settled = model.settle(bound, reals, self._globals, self._sizes, self._iteration)
+        kept = self._judge(settled.bound, settled.retry, totals["moved"])
+        for position, start in enumerate(self._active):
+            if not kept[position]:
+                self._stop(position, start)
+        self._report()
+        where = np.flatnonzero(kept)
+        self._active = tuple(start for start, keep in zip(self._active, kept, strict=True) if keep)
+        if not self._active:
+            # Globals that follow from the final objects, for the stage that goes on from here.
+            self._end_stage(settled.globals)
+            return
+        retry = settled.retry[where]
+        self._retry = tuple(start for start, again in zip(self._active, retry, strict=True) if again)
+        self._globals = select(settled.globals, where)
+        for block in self._blocks.values():
+            if model.phases == 1:
+                block.update(where, retry, self._globals)
+            else:
+                block.keep(where)
+        if self._step == "objects":
+            self._down = self._messages_down()
+            self._await("columns")
+            return
+        self._down = self._globals_down() | self._messages_down() | self._tables_down(where, retry)
+        self._next_iteration()
+
+    def _judge(self, bound: Reals, retry: NDArray[np.bool_], moved: Words) -> NDArray[np.bool_]:
+        """Which starts go on. `self._iteration - 1` iterations lie behind the state that the bound belongs to."""
+        done = self._iteration - 1
+        kept = np.ones(len(self._active), dtype=bool)
+        for position, start in enumerate(self._active):
+            if retry[position]:
+                continue
+            path = self._paths[start]
+            path.accept(float(bound[position]), int(moved[position]))
+            path.converged = self._model.may_stop(done) and path.has_converged(self._model.tol)
+            kept[position] = not path.converged and done < self._model.max_iter
+        return kept
+
+    def _stop(self, position: int, start: int) -> None:
+        self._stopped_globals[start] = select(self._globals, np.array([position]))
+        self._iterations[start] = self._iteration - 1
+        for block in self._blocks.values():
+            block.stop(position, start)
+
+    def _end_stage(self, last_globals: State) -> None:
+        following = self._model.next_stage()
+        if following is not None:
+            self._stage += 1
+            self._set_model(following)
+            self._begin_stage(last_globals)
+            return
+        self._winner = winner(self._paths)
+        self._final_globals = self._stopped_globals[self._winner]
+        self._active = (self._winner,)
+        self._retry = ()
+        self._down = {f"global/{n}": self._final_globals[n] for n in self._model.broadcast}
+        if self._model.uses_votes:
+            self._await("view")
+        else:
+            self._finish()
+
+    def _viewed(self) -> None:
+        total = self._totals["global/agreement"]
+        for index, block in self._blocks.items():
+            view = decode(self._totals[f"block/{index}/sums"], self._scales["objects"])
+            total = total + weighted_total(agreement(view, block.opening).astype(np.int64), None)
+        self._kappa = float(kappa(total.astype(np.float64))[0, 0])
+        self._finish()
+
+    def _finish(self) -> None:
+        for index, block in self._blocks.items():
+            self._down[f"block/{index}/memberships"] = self._model.memberships(block.result(self._winner))
+        self._await("finish")
+
+    # What goes down.
+
+    def _globals_down(self) -> dict[str, Array]:
+        return {f"global/{name}": self._globals[name] for name in self._model.broadcast}
+
+    def _messages_down(self) -> dict[str, Array]:
+        return {f"block/{index}/message": block.message for index, block in self._blocks.items()}
+
+    def _tables_down(
+        self, kept: NDArray[np.intp] | None = None, retry: NDArray[np.bool_] | None = None
+    ) -> dict[str, Array]:
+        """New tables of shared columns; a row of zeros, as for all rows of a start that goes back, means "keep"."""
+        tables: dict[str, Array] = {}
+        for column in self._shared_columns:
+            sums = self._totals[f"column/{column.index}/sums"]
+            table = self._model.column(decode(sums if kept is None else sums[kept], self._scales["columns"]))
+            if retry is not None:
+                table[retry] = 0.0
+            tables[f"column/{column.index}/table"] = table
+        return tables
+
+    def _task(self, site: str) -> Task:
+        assert self._step is not None
+        arrays = {name: array for name, array in self._down.items() if self._concerns(site, name)}
+        return Task(
+            self._round, self._step, self._stage, self._iteration, self._active, self._retry, arrays
+        )
+
+    # What comes up.
+
+    def _await(self, step: Step) -> None:
+        """Open a round: one accumulator per array that is asked for."""
+        self._step: Step | None = step
+        self._round += 1
+        self._waiting = set(self._topology.sites)
+        self._totals = {name: np.zeros(shape, dtype=np.int64) for name, shape in self._asked(step).items()}
+
+    def _asked(self, step: Step) -> dict[str, tuple[int, ...]]:
+        """Name and shape of every total of a round."""
+        starts, k = len(self._active), self._model.k
+        shapes: dict[str, tuple[int, ...]] = {}
+        if step == "open":
+            for block in self._shared_blocks:
+                shapes[f"block/{block.index}/labels"] = (block.size,)
+                if self._model.uses_votes:
+                    shapes[f"block/{block.index}/votes"] = (k, block.size)
+                for column in self._topology.contested(block):
+                    shapes[f"block/{block.index}/claims/{column.index}"] = (block.size,)
+        if step in ("sums", "objects", "view"):
+            for block in self._shared_blocks:
+                shapes[f"block/{block.index}/sums"] = (starts, k, block.size)
+        if step in ("sums", "objects"):
+            for name, shape in self._model.share_shapes(self._iteration).items():
+                shapes[f"global/{name}"] = (starts, *shape)
+            shapes["global/bound"] = shapes["global/moved"] = (starts,)
+        if step in ("sums", "columns"):
+            for column in self._shared_columns:
+                shapes[f"column/{column.index}/sums"] = (starts, k, len(column.categories))
+        if step == "view":
+            shapes["global/agreement"] = (1, k * k)
+        return shapes
+
+    def _concerns(self, site: str, name: str) -> bool:
+        """Whether a site is a member of the block and a holder of the column that an array belongs to."""
+        parts = name.split("/")
+        block: Block | None = self._topology.blocks[int(parts[1])] if parts[0] == "block" else None
+        column: SharedColumn | None = None
+        if parts[0] == "column" or "claims" in parts:
+            column = self._topology.columns[int(parts[-1] if block else parts[1])]
+        return (block is None or site in block.members) and (column is None or site in column.holders)
+
+    # Bookkeeping.
+
+    def _set_model(self, model: Model) -> None:
+        self._model = model
+        self._scales: dict[str, Scale] = model.scales(self._sizes)
+        split = model.phases == 2 and self._topology.needs_two_exchanges
+        self._first_step: Step = "objects" if split else "sums"
+
+    def _report(self) -> None:
+        if self._on_progress is None:
+            return
+        bounds = [path.bounds[-1] for path in self._paths.values() if path.bounds]
+        self._on_progress(
+            Progress(
+                self._stage,
+                self._iteration - 1,
+                self._model.max_iter,
+                len(self._active),
+                max(bounds),
+                self._model.next_stage() is None,
+            )
+        )

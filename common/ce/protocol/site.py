@@ -1,0 +1,379 @@
+"""The engine at a site: the cell step on its labels, the object step of its private blocks, the column step of its own
+columns. Bytes in, bytes out; it neither waits nor connects.
+
+What leaves is listed in `ce.protocol.messages`: sums of shared blocks and shared columns, and shares of the globals.
+Nothing of a private block or of a column with one holder ever does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import MessageError
+from ce.labels import LabelTable
+from ce.protocol.holdings import Holding, Holdings
+from ce.protocol.messages import Answer, Task
+from ce.protocol.objects import ObjectBlock
+from ce.protocol.starts import Starts
+from ce.protocol.topology import Categories, Rows, SharedColumn, Topology
+from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
+from ce.steps.agreement import agreement
+from ce.steps.model import Model, Opening, State, keep_old_rows
+from ce.transport.frames import Array
+
+
+@dataclass
+class _Table:
+    """A clustering's table for the starts that run: as it entered the iteration, and after local loops."""
+
+    column: SharedColumn
+    entering: Reals
+    current: Reals
+    sums: Words
+    stopped: dict[int, Reals] = field(default_factory=dict)
+
+    def keep(self, kept: NDArray[np.intp]) -> None:
+        self.entering, self.current, self.sums = self.entering[kept], self.current[kept], self.sums[kept]
+
+    def adopt(self, new: Reals) -> None:
+        self.entering = self.current = new
+
+
+class Site:
+    """One site's part in a job."""
+
+    def __init__(
+        self,
+        name: str,
+        table: LabelTable,
+        topology: Topology,
+        rows: Mapping[int, Rows],
+        model: Model,
+        starts: Starts,
+        *,
+        classes: Categories = (),
+        given: Mapping[str, Reals] | None = None,
+        threads: int = 1,
+    ) -> None:
+        self.name = name
+        self._n_objects = table.n_objects
+        self._sizes = topology.sizes
+        self._starts = starts
+        self._set_model(model)
+        self._holdings = Holdings(
+            table, topology, rows, model, classes=classes, given=given or {}, threads=threads
+        )
+        self._stage = -1
+        self._active: tuple[int, ...] = ()
+        self._globals: State = {}
+        self._tables: dict[int, _Table] = {}
+        self._private: dict[int, ObjectBlock] = {}
+        self._messages: dict[int, Reals] = {}  # of shared blocks
+        self._results: dict[int, Reals] = {}  # (k, entries) by block
+
+    def answer(self, message: bytes) -> bytes:
+        """Do what a task asks and return the answer."""
+        task = Task.decode(message)
+        return Answer(task.round, task.step, self._perform(task)).encode()
+
+    def close(self) -> None:
+        self._holdings.close()
+
+    # Results, after "finish".
+
+    @property
+    def columns(self) -> list[SharedColumn]:
+        """The clusterings that this site holds."""
+        return self._holdings.clusterings
+
+    def memberships(self) -> Reals:
+        """(objects of the table, k); an object without a label gets what the model says of such."""
+        result = np.tile(self._model.prior_memberships(self._globals)[0], (self._n_objects, 1))
+        for holding in self._holdings.blocks:
+            result[holding.rows] = self._results[holding.block.index].T[holding.inverse]
+        return result
+
+    def object_state(self, name: str) -> Reals:
+        """(objects of the table, k) of one array of the objects' state in private blocks; NaN elsewhere."""
+        result = np.full((self._n_objects, self._model.k), np.nan)
+        for holding in self._holdings.blocks:
+            if holding.block.index in self._private:
+                state = self._private[holding.block.index].result(self._winner)
+                result[holding.rows] = state[name][0].T[holding.inverse]
+        return result
+
+    def table(self, column: int) -> Reals:
+        """(k, categories) of a clustering."""
+        return self._tables[column].stopped[self._winner]
+
+    # Tasks.
+
+    def _perform(self, task: Task) -> dict[str, Array]:
+        if task.step == "open":
+            return self._open()
+        if task.step == "view":
+            return self._view(task)
+        if task.step == "finish":
+            return self._finish(task)
+        if task.stage != self._stage:
+            self._begin_stage(task)
+        elif self._model.phases == 1:
+            self._adopt_iteration(task)
+        else:
+            self._adopt_phase(task)
+        return self._shared_sums() if task.step == "columns" else self._contribute(task)
+
+    def _open(self) -> dict[str, Array]:
+        arrays: dict[str, Array] = {}
+        scale = self._scales.get("votes", Scale.counting())
+        for holding in self._holdings.blocks:
+            labels = self._holdings.label_counts(holding)
+            votes = self._holdings.votes(holding, self._model.k, scale)
+            if holding.block.shared:
+                name = f"block/{holding.block.index}"
+                arrays[f"{name}/labels"] = labels
+                if self._model.uses_votes:
+                    arrays[f"{name}/votes"] = votes
+                for column, claims in self._holdings.claims(holding).items():
+                    arrays[f"{name}/claims/{column}"] = claims
+            else:
+                opening = Opening(
+                    labels.astype(np.float64), decode(votes, scale), self._holdings.given(holding)
+                )
+                self._private[holding.block.index] = ObjectBlock(opening, holding.weights)
+        return arrays
+
+    def _begin_stage(self, task: Task) -> None:
+        if task.stage > 0:
+            following = self._model.next_stage()
+            if following is None or task.stage != self._stage + 1:
+                raise MessageError("stage: the model has no such stage")
+            self._stop_all()
+            self._set_model(following)
+        if task.starts != tuple(range(self._model.n_starts)):
+            raise MessageError("starts: a stage begins with all of them")
+        self._stage = task.stage
+        self._active = task.starts
+        self._take_globals(task)
+        for block in self._private.values():
+            block.begin(self._model, self._scales, self._globals, block.result(0) if task.stage else None)
+        if self._model.phases == 1:
+            self._take_messages(task)
+        self._tables = {}
+        for column in self._holdings.clusterings:
+            shape = (self._model.n_starts, self._model.k, len(column.categories))
+            table = self._model.start_table(self._starts.tables(column.name, column.shared, shape))
+            self._tables[column.index] = _Table(column, table, table, np.zeros(shape, dtype=np.int64))
+
+    def _adopt_iteration(self, task: Task) -> None:
+        """One-phase models: new tables, then the object step of private blocks with the new globals."""
+        kept, retry = self._go_on_with(task)
+        for table in self._tables.values():
+            new = keep_old_rows(self._new_table(task, table), table.current)
+            table.adopt(np.where(retry[:, None, None], table.entering, new))
+        self._take_globals(task)
+        for block in self._private.values():
+            block.update(kept, retry, self._globals)
+        self._take_messages(task)
+
+    def _adopt_phase(self, task: Task) -> None:
+        """Two-phase models: messages of shared blocks complete the column sums; those make new tables."""
+        kept, _ = self._go_on_with(task)
+        for block in self._private.values():
+            block.keep(kept)
+        if task.step != "objects":
+            self._take_messages(task)
+            for holding in self._holdings.blocks:
+                if holding.block.shared:
+                    self._second_pass(holding, self._messages[holding.block.index])
+        if task.step == "columns":
+            return
+        for table in self._tables.values():
+            table.adopt(keep_old_rows(self._new_table(task, table), table.current))
+        self._take_globals(task)
+
+    def _new_table(self, task: Task, table: _Table) -> Reals:
+        if table.column.shared:
+            return _array(task, f"column/{table.column.index}/table", table.current.shape)
+        return self._model.column(decode(table.sums, self._scales["columns"]))
+
+    def _go_on_with(self, task: Task) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Put aside the starts that stopped. Which others, by position, go on, and which of those are retried."""
+        if not set(task.starts) <= set(self._active):
+            raise MessageError("starts: one that has stopped cannot go on")
+        kept = np.flatnonzero(np.isin(self._active, task.starts))
+        for position, start in enumerate(self._active):
+            if start not in task.starts:
+                self._stop(position, start)
+        if len(kept) < len(self._active):
+            for table in self._tables.values():
+                table.keep(kept)
+        self._active = task.starts
+        return kept, np.isin(task.starts, task.retry)
+
+    def _stop(self, position: int, start: int) -> None:
+        for table in self._tables.values():
+            table.stopped[start] = table.current[position]
+        for block in self._private.values():
+            block.stop(position, start)
+
+    def _stop_all(self) -> None:
+        for position, start in enumerate(self._active):
+            self._stop(position, start)
+        self._active = ()
+
+    # Contributions.
+
+    def _contribute(self, task: Task) -> dict[str, Array]:
+        starts = len(self._active)
+        totals: dict[str, Words] = {
+            name: np.zeros((starts, *shape), dtype=np.int64)
+            for name, shape in self._model.share_shapes(task.iteration).items()
+        }
+        totals["bound"] = np.zeros(starts, dtype=np.int64)
+        totals["moved"] = np.zeros(starts, dtype=np.int64)
+        for _ in range(self._model.local_loops - 1):
+            self._loop_locally()
+        for table in self._tables.values():
+            if table.column.holders[0] == self.name:
+                totals["bound"] += encode(self._model.prior(table.current), self._scales["prior"], "prior")
+        arrays: dict[str, Array] = {}
+        self._clear_sums()
+        for holding in self._holdings.blocks:
+            index = holding.block.index
+            if self._model.phases == 1:
+                sums, bound = self._pass(holding, self._message(index))
+                totals["bound"] += bound
+            else:
+                sums = self._holdings.first_pass(
+                    self._model, self._scales, holding, self._current_tables(), starts
+                )
+            if holding.block.shared:
+                arrays[f"block/{index}/sums"] = sums
+                continue
+            block = self._private[index]
+            block.receive(sums, self._globals)
+            for name, share in block.shares(self._globals, task.iteration).items():
+                totals[name] += share
+            if self._model.phases == 2:
+                self._second_pass(holding, block.message)
+        arrays.update({f"global/{name}": total for name, total in totals.items()})
+        if task.step == "sums":
+            arrays.update(self._shared_sums())
+        return arrays
+
+    def _shared_sums(self) -> dict[str, Array]:
+        return {
+            f"column/{table.column.index}/sums": table.sums
+            for table in self._tables.values()
+            if table.column.shared
+        }
+
+    def _loop_locally(self) -> None:
+        """Cell and column step for columns with one holder, objects held: concave, and costs no exchange."""
+        self._clear_sums()
+        for holding in self._holdings.blocks:
+            self._pass(holding, self._message(holding.block.index))
+        for table in self._tables.values():
+            if not table.column.shared:
+                new = self._model.column(decode(table.sums, self._scales["columns"]))
+                table.current = keep_old_rows(new, table.current)
+
+    def _pass(self, holding: Holding, message: Reals) -> tuple[Words, Words]:
+        return self._holdings.pass_once(
+            self._model, self._scales, holding, message, self._current_tables(), self._column_sums()
+        )
+
+    def _second_pass(self, holding: Holding, message: Reals) -> None:
+        self._holdings.second_pass(self._model, self._scales, holding, message, self._column_sums())
+
+    def _message(self, block: int) -> Reals:
+        return self._private[block].message if block in self._private else self._messages[block]
+
+    def _current_tables(self) -> dict[int, Reals]:
+        return {index: table.current for index, table in self._tables.items()}
+
+    def _column_sums(self) -> dict[int, Words]:
+        return {index: table.sums for index, table in self._tables.items()}
+
+    def _clear_sums(self) -> None:
+        for table in self._tables.values():
+            table.sums = np.zeros(table.current.shape, dtype=np.int64)
+
+    # The end.
+
+    def _view(self, task: Task) -> dict[str, Array]:
+        """What the clusterings alone say: the cell step under a flat message, with the winner's tables."""
+        self._end(task)
+        k = self._model.k
+        total = np.zeros((1, k * k), dtype=np.int64)
+        arrays: dict[str, Array] = {}
+        for table in self._tables.values():
+            table.adopt(table.stopped[self._winner][None])
+        self._clear_sums()
+        for holding in self._holdings.blocks:
+            sums, _ = self._pass(holding, np.ones((1, k, holding.width)))
+            if holding.block.shared:
+                arrays[f"block/{holding.block.index}/sums"] = sums
+            else:
+                opening = self._private[holding.block.index].opening
+                seen = agreement(decode(sums, self._scales["objects"]), opening)
+                total += weighted_total(seen.astype(np.int64), holding.weights)
+        arrays["global/agreement"] = total
+        return arrays
+
+    def _finish(self, task: Task) -> dict[str, Array]:
+        self._end(task)
+        for holding in self._holdings.blocks:
+            index = holding.block.index
+            if holding.block.shared:
+                shape = (1, self._model.k, holding.width)
+                self._results[index] = _array(task, f"block/{index}/memberships", shape)[0]
+            else:
+                self._results[index] = self._model.memberships(self._private[index].result(self._winner))[0]
+        return {}
+
+    def _end(self, task: Task) -> None:
+        """All starts have stopped; the winner is named."""
+        if len(task.starts) != 1 or task.starts[0] >= self._model.n_starts:
+            raise MessageError("starts: there is exactly one winner")
+        self._stop_all()
+        self._winner = task.starts[0]
+        self._globals = {
+            name: _array(task, f"global/{name}", (1, *shape)) for name, shape in self._global_shapes.items()
+        }
+
+    # Reading tasks.
+
+    def _take_globals(self, task: Task) -> None:
+        self._globals = {
+            name: _array(task, f"global/{name}", (len(self._active), *shape))
+            for name, shape in self._global_shapes.items()
+        }
+
+    def _take_messages(self, task: Task) -> None:
+        for holding in self._holdings.blocks:
+            if holding.block.shared:
+                shape = (len(self._active), self._model.k, holding.width)
+                name = f"block/{holding.block.index}/message"
+                self._messages[holding.block.index] = _array(task, name, shape)
+
+    def _set_model(self, model: Model) -> None:
+        self._model = model
+        self._scales = model.scales(self._sizes)
+        start = model.start_globals(self._sizes, None)
+        self._global_shapes = {name: start[name].shape[1:] for name in model.broadcast}
+
+
+def _array(task: Task, name: str, shape: tuple[int, ...]) -> Reals:
+    """A real array of the task, of exactly this shape."""
+    array = task.arrays.get(name)
+    if array is None:
+        raise MessageError(f"{name}: missing")
+    if array.dtype != np.float64 or array.shape != shape:
+        raise MessageError(f"{name}: not real numbers of the expected shape")
+    return array

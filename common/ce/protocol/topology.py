@@ -1,0 +1,204 @@
+"""Who holds what: row blocks and column groups, derived from what the sites enrol, never from a switch.
+
+A *block* is all objects held by the same set of sites; a *column* is one clustering or classifier, shared when two sites
+give it the same name. Objects are opaque tokens here: whoever derives the topology need not know an id.
+
+Rules, applied before any round runs:
+- an object without a label at a site does not count as held by that site (`ce.protocol.run.labelled_objects`);
+- a column that is a classifier here and a clustering there, soft here and hard there, or has integer categories here
+  and text there, is refused (rule "clashing column");
+- a cell that two sites claim is refused (rule "overlapping cells"), as soon as the opening sums show it;
+- the categories of a shared column are the union of what its holders have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import InputError, Refused
+from ce.steps.model import Sizes
+
+Layout = Literal["one", "row", "column", "arbitrary"]
+Rows = NDArray[np.intp]
+Categories = tuple[int, ...] | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ColumnClaim:
+    """A column as one site enrols it."""
+
+    name: str
+    kind: Literal["clustering", "classifier"]
+    soft: bool
+    categories: Categories
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What a site says it holds: one token per object (in its own order), and its columns."""
+
+    objects: NDArray[Any]
+    columns: tuple[ColumnClaim, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Objects held by exactly the same sites."""
+
+    index: int
+    members: tuple[str, ...]
+    size: int
+
+    @property
+    def shared(self) -> bool:
+        return len(self.members) > 1
+
+
+@dataclass(frozen=True)
+class SharedColumn:
+    """A column over all sites; `holders` in order of name."""
+
+    index: int
+    name: str
+    kind: Literal["clustering", "classifier"]
+    categories: Categories
+    holders: tuple[str, ...]
+
+    @property
+    def shared(self) -> bool:
+        return len(self.holders) > 1
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The whole picture, without labels: all that the home needs to know."""
+
+    sites: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    columns: tuple[SharedColumn, ...]
+
+    @property
+    def clusterings(self) -> tuple[SharedColumn, ...]:
+        return tuple(column for column in self.columns if column.kind == "clustering")
+
+    @property
+    def classifiers(self) -> tuple[SharedColumn, ...]:
+        return tuple(column for column in self.columns if column.kind == "classifier")
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(
+            objects=sum(block.size for block in self.blocks),
+            clusterings=len(self.clusterings),
+            classifiers=len(self.classifiers),
+            categories=sum(len(column.categories) for column in self.clusterings),
+        )
+
+    @property
+    def layout(self) -> Layout:
+        """The papers' name for this topology."""
+        if len(self.sites) == 1:
+            return "one"
+        if not any(block.shared for block in self.blocks) and all(column.shared for column in self.columns):
+            return "row"
+        one_block = len(self.blocks) == 1 and len(self.blocks[0].members) == len(self.sites)
+        if one_block and not any(column.shared for column in self.columns):
+            return "column"
+        return "arbitrary"
+
+    @property
+    def needs_two_exchanges(self) -> bool:
+        """Whether a shared block may have cells of a shared clustering: two-phase models then need two exchanges."""
+        return any(
+            column.shared and set(column.holders) & set(block.members)
+            for block in self.blocks
+            if block.shared
+            for column in self.clusterings
+        )
+
+    def contested(self, block: Block) -> tuple[SharedColumn, ...]:
+        """Columns of which two members of this block may hold cells: their claims are added up in the opening."""
+        return tuple(c for c in self.columns if len(set(c.holders) & set(block.members)) > 1)
+
+
+def align(enrolments: Mapping[str, Enrolment]) -> tuple[Topology, dict[str, dict[int, Rows]]]:
+    """Derive the topology, and for each site the rows of its own table in each of its blocks, in the common order."""
+    if not enrolments:
+        raise InputError("no site: at least one is needed")
+    sites = tuple(sorted(enrolments))
+    blocks, rows = _blocks(sites, [enrolments[site].objects for site in sites])
+    return Topology(sites, blocks, _columns(sites, enrolments)), rows
+
+
+def _blocks(
+    sites: tuple[str, ...], objects: Sequence[NDArray[Any]]
+) -> tuple[tuple[Block, ...], dict[str, dict[int, Rows]]]:
+    if len(sites) == 1:
+        everything: Rows = np.arange(len(objects[0]))
+        return (Block(0, sites, len(everything)),), {sites[0]: {0: everything}}
+    tokens, position = np.unique(np.concatenate(objects), return_inverse=True)
+    holds = np.zeros((len(tokens), len(sites)), dtype=bool)
+    row_of = np.full((len(sites), len(tokens)), -1, dtype=np.intp)
+    begin = 0
+    for s, own in enumerate(objects):
+        where = position[begin : begin + len(own)]
+        holds[where, s] = True
+        row_of[s, where] = np.arange(len(own))
+        begin += len(own)
+    # Sites first by name, so that block numbers do not depend on the order in which sites are given.
+    patterns, block_of = np.unique(~holds, axis=0, return_inverse=True)
+    block_of = block_of.reshape(-1)
+    blocks = []
+    rows: dict[str, dict[int, Rows]] = {site: {} for site in sites}
+    for index, absent in enumerate(patterns):
+        members = np.flatnonzero(~absent)
+        inside = np.flatnonzero(block_of == index)
+        blocks.append(Block(index, tuple(sites[s] for s in members), len(inside)))
+        for s in members:
+            rows[sites[s]][index] = row_of[s, inside]
+    return tuple(blocks), rows
+
+
+def _columns(sites: tuple[str, ...], enrolments: Mapping[str, Enrolment]) -> tuple[SharedColumn, ...]:
+    claims: dict[str, dict[str, ColumnClaim]] = {}
+    for site in sites:
+        for claim in enrolments[site].columns:
+            claims.setdefault(claim.name, {})[site] = claim
+    columns = []
+    for index, name in enumerate(sorted(claims)):
+        by_site = claims[name]
+        _refuse_clashes(name, by_site)
+        union: set[Any] = set()
+        for claim in by_site.values():
+            union.update(claim.categories)
+        first = next(iter(by_site.values()))
+        columns.append(SharedColumn(index, name, first.kind, tuple(sorted(union)), tuple(by_site)))
+    return tuple(columns)
+
+
+def _refuse_clashes(name: str, by_site: Mapping[str, ColumnClaim]) -> None:
+    def differ(what: str, values: Mapping[str, str], remedy: str) -> None:
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{value} at {site}" for site, value in values.items())
+            raise Refused("clashing column", f"column {name!r} differs in its {what}: {listed}; {remedy}")
+
+    differ("kind", {s: c.kind for s, c in by_site.items()}, "rename the column at one of the sites")
+    differ(
+        "labels",
+        {s: "soft labels" if c.soft else "hard labels" for s, c in by_site.items()},
+        "rename the column at one of the sites",
+    )
+    differ(
+        "categories",
+        {
+            s: "integers" if isinstance(c.categories[0], int) else "text"
+            for s, c in by_site.items()
+            if c.categories
+        },
+        "write them in the same way at every site, or rename the column",
+    )

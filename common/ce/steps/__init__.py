@@ -1,0 +1,1 @@
+"""The models as four pure steps: cell, column, global, object. See `ce.steps.model` for the interface."""

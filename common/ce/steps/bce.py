@@ -1,0 +1,209 @@
+"""Bayesian cluster ensembles (Wang, Shan, Banerjee) as four steps.
+
+    theta_i ~ Dirichlet(alpha);  z_ij ~ theta_i;  x_ij ~ beta_{z_ij, j}       for the labels that are there
+    cell    phi_ijh ∝ exp(psi(g_ih)) beta_hj(x_ij);   a_ih = sum_j phi_ijh;   n_hjr = sum_{i: x_ij = r} phi_ijh
+    column  beta_hj(r) = (n_hjr + s) / (sum_r n_hjr + s k_j)
+    global  alpha from ss_h = sum_i E ln theta_ih (Newton), or from the new sums (joint step)
+    object  g_ih = alpha_h + a_ih
+
+The bound is L = sum_i L_i + prior with
+    L_i = ln B(g_i) - ln B(alpha) + sum_h (alpha_h - g_ih) El_ih + sum_j ln sum_h exp(El_ih) beta_hj(x_ij)
+where the last term is the cells' share, exact right after a cell step, and prior = s sum ln beta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from scipy.special import psi
+
+from ce.kernels.cells import CellSums, ColumnCells, posterior_sums
+from ce.kernels.special import log_beta, over_clusters, trigamma
+from ce.ring import Reals, Scale
+from ce.steps import dirichlet
+from ce.steps.model import (
+    Model,
+    Opening,
+    Settled,
+    Sizes,
+    State,
+    bound_scales,
+    smoothed_rows,
+    smoothing_prior,
+)
+
+NEWTON_ITERATIONS = 10
+#: A trial step is taken back when the bound falls by more than rounding can explain.
+ROUNDING = 1e-11
+
+
+class BCESteps(Model):
+    phases = 1
+    broadcast = ("alpha",)
+
+    def __init__(
+        self,
+        k: int,
+        n_starts: int,
+        *,
+        max_iter: int,
+        tol: float,
+        smoothing: float,
+        alpha: Reals,
+        learn_alpha: bool,
+        hold_iter: int,
+        schedule: Literal["joint", "newton"],
+        local_loops: int,
+    ) -> None:
+        self.k = k
+        self.n_starts = n_starts
+        self.max_iter = max_iter
+        self.tol = tol
+        self.smoothing = smoothing
+        self.alpha = np.broadcast_to(np.asarray(alpha, dtype=np.float64), (k,))
+        self.learn_alpha = learn_alpha
+        self.hold_iter = hold_iter
+        self.schedule = schedule
+        self.local_loops = local_loops
+
+    def alpha_step(self, iteration: int) -> Literal["hold", "newton", "joint"]:
+        """How this iteration (from 1) treats alpha."""
+        if not self.learn_alpha or iteration <= self.hold_iter:
+            return "hold"
+        if self.schedule == "newton" or iteration <= self.hold_iter + NEWTON_ITERATIONS:
+            return "newton"
+        return "joint"
+
+    def may_stop(self, iteration: int) -> bool:
+        if not self.learn_alpha:
+            return True
+        return iteration > self.hold_iter + NEWTON_ITERATIONS
+
+    def scales(self, sizes: Sizes) -> dict[str, Scale]:
+        smallest = min(dirichlet.FLOOR, float(self.alpha.min()))
+        largest_psi = 1.0 / smallest + 32.0
+        terms = sizes.objects * (2 * sizes.clusterings + 1)
+        cell = Scale.for_sum(max(sizes.objects, sizes.clusterings), 1.0)
+        return {
+            "objects": cell,
+            "columns": cell,
+            **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories),
+            "mean_log": Scale.for_sum(sizes.objects, largest_psi),
+            "rise": Scale.for_sum(sizes.objects, largest_psi),
+            "total_rise": Scale.for_sum(sizes.objects, largest_psi),
+            "fall": Scale.for_sum(sizes.objects, largest_psi**2),
+            "total_fall": Scale.for_sum(sizes.objects, largest_psi**2),
+        }
+
+    def share_shapes(self, iteration: int) -> dict[str, tuple[int, ...]]:
+        match self.alpha_step(iteration):
+            case "newton":
+                return {"mean_log": (self.k,)}
+            case "joint":
+                return {"rise": (self.k,), "fall": (self.k,), "total_rise": (1,), "total_fall": (1,)}
+            case _:
+                return {}
+
+    def start_globals(self, sizes: Sizes, before: State | None) -> State:
+        alpha = np.tile(self.alpha, (self.n_starts, 1))
+        return {
+            "alpha": alpha,
+            "fallback": alpha,
+            "trial": np.zeros(self.n_starts),
+            "last_bound": np.full(self.n_starts, -np.inf),
+        }
+
+    def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
+        if "gamma" in opening.given:
+            return _posterior(opening.given["gamma"][None] + np.zeros((self.n_starts, 1, 1)))
+        return _posterior(globals_["alpha"][:, :, None] + opening.labels / self.k)
+
+    def message(self, state: State) -> Reals:
+        """exp(psi(g_ih)) up to a factor per object."""
+        return state["message"]
+
+    def cells(
+        self, message: Reals, tables: list[Reals], cells: list[ColumnCells], scales: Mapping[str, Scale]
+    ) -> CellSums:
+        return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
+
+    def column(self, sums: Reals) -> Reals:
+        return smoothed_rows(sums, self.smoothing)
+
+    def prior(self, table: Reals) -> Reals:
+        return smoothing_prior(table, self.smoothing)
+
+    def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
+        return _posterior(globals_["alpha"][:, :, None] + sums)
+
+    def shares(
+        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
+    ) -> dict[str, Reals]:
+        alpha = globals_["alpha"][:, :, None]
+        gamma, mean_log = state["gamma"], state["mean_log"]
+        bound = log_beta(gamma) - log_beta(alpha)
+        bound += over_clusters((alpha - gamma) * mean_log)
+        # The cells saw exp(El) divided by its largest entry; their logarithms lack that factor, once per label.
+        bound += opening.labels * state["largest"][:, 0]
+        shares = {"bound": bound}
+        match self.alpha_step(iteration):
+            case "newton":
+                shares["mean_log"] = mean_log
+            case "joint":
+                total = alpha.sum(axis=1, keepdims=True)
+                shares["rise"] = psi(alpha + sums) - psi(alpha)
+                shares["fall"] = trigamma(alpha) - trigamma(alpha + sums)
+                shares["total_rise"] = psi(total + opening.labels) - psi(total)
+                shares["total_fall"] = trigamma(total) - trigamma(total + opening.labels)
+        return shares
+
+    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+        last = globals_["last_bound"]
+        retry = (globals_["trial"] > 0) & (bound < last - ROUNDING * np.abs(last))
+        alpha, fallback, trial = globals_["alpha"], globals_["alpha"], np.zeros(len(bound))
+        match self.alpha_step(iteration):
+            case "newton":
+                alpha = dirichlet.maximise(alpha, totals["mean_log"] / sizes.objects)
+            case "joint":
+                alpha, fallback = dirichlet.joint_step(
+                    alpha,
+                    totals["rise"],
+                    totals["fall"],
+                    totals["total_rise"][:, 0],
+                    totals["total_fall"][:, 0],
+                )
+                trial = np.ones(len(bound))
+        return Settled(
+            bound,
+            {
+                "alpha": np.where(retry[:, None], globals_["fallback"], alpha),
+                "fallback": fallback,
+                "trial": np.where(retry, 0.0, trial),
+                "last_bound": np.where(retry, last, bound),
+            },
+            retry,
+        )
+
+    def memberships(self, state: State) -> Reals:
+        gamma = state["gamma"]
+        means: Reals = gamma / over_clusters(gamma)[:, None]
+        return means
+
+    def prior_memberships(self, globals_: State) -> Reals:
+        alpha = globals_["alpha"]
+        means: Reals = alpha / alpha.sum(axis=1, keepdims=True)
+        return means
+
+
+def _posterior(gamma: Reals) -> State:
+    """Everything that follows from g: El, and exp(El) scaled so that its largest entry per object is 1."""
+    mean_log = psi(gamma) - psi(over_clusters(gamma))[:, None]
+    largest = mean_log.max(axis=1, keepdims=True)
+    return {
+        "gamma": np.ascontiguousarray(gamma),
+        "mean_log": mean_log,
+        "largest": largest,
+        "message": np.exp(mean_log - largest),
+    }

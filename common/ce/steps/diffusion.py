@@ -1,0 +1,114 @@
+"""Votes diffused over the clusterings: a start for BC3E where few objects have reliable votes.
+
+    column  h_mj = mean of v over the objects with label j in clustering m
+    object  v_n = mean over its clusterings of h_{m, w2_nm}          v_n starts as the object's votes, c_n / r1_n
+
+Linear and label-free in the same places as any model, so it runs through the same two reductions, in any layout.
+Its "bound" is constant. The globals are what the start needs: mean and deviation of v, and Cohen's kappa between the
+classes that v and the votes prefer, the guard against clusterings that do not follow the classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.kernels.cells import ColumnCells, count_sums, lookup_sums
+from ce.kernels.special import over_clusters
+from ce.ring import Reals, Scale
+from ce.steps.agreement import agreement, kappa
+from ce.steps.model import Model, Opening, Settled, Sizes, State, bound_scales
+
+ROUNDS = 100
+
+
+class DiffusionSteps(Model):
+    phases = 2
+    uses_votes = True
+    broadcast = ("mean", "sd", "kappa")
+
+    def __init__(self, k: int, rounds: int = ROUNDS) -> None:
+        self.k = k
+        self.n_starts = 1
+        self.max_iter = rounds
+        self.tol = 0.0
+
+    def scales(self, sizes: Sizes) -> dict[str, Scale]:
+        return {
+            "objects": Scale.for_sum(sizes.clusterings, 1.0),
+            "columns": Scale.for_sum(sizes.objects, 1.0),
+            "votes": Scale.for_sum(sizes.classifiers, 1.0),
+            **bound_scales(1, 1, 1),
+            "mean": Scale.for_sum(sizes.objects, 1.0),
+            "square": Scale.for_sum(sizes.objects, 1.0),
+            "agreement": Scale.counting(),
+        }
+
+    def share_shapes(self, iteration: int) -> dict[str, tuple[int, ...]]:
+        return {"mean": (self.k,), "square": (self.k,), "agreement": (self.k * self.k,)}
+
+    def start_globals(self, sizes: Sizes, before: State | None) -> State:
+        return {"mean": np.zeros((1, self.k)), "sd": np.zeros((1, 1)), "kappa": np.zeros((1, 1))}
+
+    def start_table(self, drawn: Reals) -> Reals:
+        return np.zeros_like(drawn)
+
+    def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
+        return {"votes": _proportions(opening.votes[None], np.zeros((1, 1, 1)))}
+
+    def message(self, state: State) -> Reals:
+        return state["votes"]
+
+    def object_sums(
+        self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]
+    ) -> NDArray[np.int64]:
+        return lookup_sums(tables, cells, n, scales["objects"])
+
+    def column_sums(
+        self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]
+    ) -> list[NDArray[np.int64]]:
+        return count_sums(message, cells, scales["columns"])
+
+    def column(self, sums: Reals) -> Reals:
+        """Each category's votes as proportions over the classes."""
+        return _proportions(sums, np.zeros((1, 1, 1)))
+
+    def prior(self, table: Reals) -> Reals:
+        return np.zeros(table.shape[0])
+
+    def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
+        # In the first round every table is empty, the sums are zero, and the votes stand as they are.
+        return {"votes": _proportions(sums, state["votes"])}
+
+    def shares(
+        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
+    ) -> dict[str, Reals]:
+        votes = state["votes"]
+        return {
+            "bound": np.zeros((votes.shape[0], votes.shape[2])),
+            "mean": votes,
+            "square": np.square(votes),
+            "agreement": agreement(votes, opening),
+        }
+
+    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+        mean = totals["mean"] / sizes.objects
+        variance = (totals["square"] / sizes.objects - np.square(mean)).mean(axis=1, keepdims=True)
+        new = {"mean": mean, "sd": np.sqrt(np.maximum(variance, 0.0)), "kappa": kappa(totals["agreement"])}
+        return Settled(bound, new, np.zeros(len(bound), dtype=bool))
+
+    def memberships(self, state: State) -> Reals:
+        return state["votes"]
+
+    def prior_memberships(self, globals_: State) -> Reals:
+        return globals_["mean"]
+
+
+def _proportions(amounts: Reals, otherwise: Reals) -> Reals:
+    """amounts (starts, k, ...) over their sum along k; `otherwise` where there is nothing."""
+    total = over_clusters(amounts)[:, None]
+    something = total > 0
+    result: Reals = np.where(something, amounts / np.where(something, total, 1.0), otherwise)
+    return result

@@ -1,0 +1,113 @@
+"""The mixture model of cluster ensembles (Topchy, Jain, Punch) as four steps.
+
+    cell    l_ih = sum_j ln beta_hj(x_ij)                  first pass: per-object sums
+    object  r_ih ∝ pi_h exp(l_ih)                          the message
+    cell    n_hjr = sum_{i: x_ij = r} r_ih                 second pass: per-column sums
+    column  beta_hj(r) = (n_hjr + s) / (sum_r n_hjr + s k_j)
+    global  pi_h = mean_i r_ih
+
+The bound is the log-likelihood, sum_i ln sum_h pi_h exp(l_ih), plus the prior s sum ln beta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.kernels.cells import ColumnCells, count_sums, lookup_sums
+from ce.kernels.special import over_clusters
+from ce.ring import Reals, Scale
+from ce.steps.model import (
+    CELL_BOUND,
+    Model,
+    Opening,
+    Settled,
+    Sizes,
+    State,
+    bound_scales,
+    smoothed_rows,
+    smoothing_prior,
+)
+
+#: exp() of anything smaller is zero in double precision: it stands for ln 0 in sums, which must be finite.
+LOG_ZERO = -800.0
+
+
+class MixtureSteps(Model):
+    phases = 2
+    broadcast = ("weights",)
+
+    def __init__(self, k: int, n_starts: int, *, max_iter: int, tol: float, smoothing: float) -> None:
+        self.k = k
+        self.n_starts = n_starts
+        self.max_iter = max_iter
+        self.tol = tol
+        self.smoothing = smoothing
+
+    def scales(self, sizes: Sizes) -> dict[str, Scale]:
+        terms = sizes.objects * (sizes.clusterings + 1)
+        return {
+            "objects": Scale.for_sum(sizes.clusterings, CELL_BOUND),
+            "columns": Scale.for_sum(sizes.objects, 1.0),
+            **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories),
+            "weights": Scale.for_sum(sizes.objects, 1.0),
+        }
+
+    def share_shapes(self, iteration: int) -> dict[str, tuple[int, ...]]:
+        return {"weights": (self.k,)}
+
+    def start_globals(self, sizes: Sizes, before: State | None) -> State:
+        return {"weights": np.full((self.n_starts, self.k), 1.0 / self.k)}
+
+    def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
+        flat = np.full((self.n_starts, self.k, len(opening.labels)), 1.0 / self.k)
+        return {"responsibility": flat, "log_likelihood": np.zeros((self.n_starts, 1, len(opening.labels)))}
+
+    def message(self, state: State) -> Reals:
+        return state["responsibility"]
+
+    def object_sums(
+        self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]
+    ) -> NDArray[np.int64]:
+        return lookup_sums([log_or_floor(table) for table in tables], cells, n, scales["objects"])
+
+    def column_sums(
+        self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]
+    ) -> list[NDArray[np.int64]]:
+        return count_sums(message, cells, scales["columns"])
+
+    def column(self, sums: Reals) -> Reals:
+        return smoothed_rows(sums, self.smoothing)
+
+    def prior(self, table: Reals) -> Reals:
+        return smoothing_prior(table, self.smoothing)
+
+    def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
+        joint = sums + log_or_floor(globals_["weights"])[:, :, None]
+        largest = joint.max(axis=1, keepdims=True)
+        np.exp(joint - largest, out=joint)
+        total = over_clusters(joint)[:, None]
+        return {"responsibility": joint / total, "log_likelihood": np.log(total) + largest}
+
+    def shares(
+        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
+    ) -> dict[str, Reals]:
+        return {"bound": state["log_likelihood"][:, 0], "weights": state["responsibility"]}
+
+    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+        weights = totals["weights"] / totals["weights"].sum(axis=-1, keepdims=True)
+        return Settled(bound, {"weights": weights}, np.zeros(len(bound), dtype=bool))
+
+    def memberships(self, state: State) -> Reals:
+        return state["responsibility"]
+
+    def prior_memberships(self, globals_: State) -> Reals:
+        return globals_["weights"]
+
+
+def log_or_floor(p: Reals) -> Reals:
+    """ln p, with LOG_ZERO for ln 0."""
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(p), LOG_ZERO)

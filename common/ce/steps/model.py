@@ -1,0 +1,196 @@
+"""What the engine asks of a model: four pure steps, the sums they exchange, and a bound.
+
+    step    in                                             out
+    cell    object messages, column tables, labels         per-object sums, per-column sums, a share of the bound
+    column  total of a column's sums                       the column's table (beta)
+    global  totals over all objects                        globals (alpha, mu, ...), the bound
+    object  total of an object's sums, globals             object state, its message, its shares of the globals' totals
+
+Only the cell step reads labels. A model knows nothing of sites, transport or privacy: the engine decides where each
+step runs. Arrays carry a leading axis of starts; object arrays are (starts, k, objects), tables (starts, k, categories).
+A state is a dict of such arrays, so that the engine can select starts without knowing what is in it.
+
+One-phase models form object sums and column sums in one pass over the cells, from the message that entered it
+(BCE, BC3E). Two-phase models need the new message before they can form column sums (mixtures).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.kernels.cells import CellSums, ColumnCells
+from ce.ring import Reals, Scale
+
+State = dict[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What everybody knows before the first round; scales follow from it. Independent of who holds what."""
+
+    objects: int
+    clusterings: int
+    classifiers: int
+    categories: int  # over all clusterings
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What is known of a block's objects before the first iteration; summed once over the sites that hold them."""
+
+    labels: Reals  # (n,) number of cluster labels of each object
+    votes: Reals  # (k, n) sum of the classifiers' votes; zero for models without classes
+    given: State = field(default_factory=dict)  # (k, n) arrays of a start given on one machine
+
+
+@dataclass(frozen=True)
+class Settled:
+    """The outcome of a global step for each start that took part."""
+
+    bound: Reals  # (starts,) of the state that entered the iteration
+    globals: State
+    retry: NDArray[np.bool_]  # (starts,) the last step lowered the bound: go back, with these globals
+
+
+class Model(ABC):
+    """One consensus model. Instances hold options only, never data or results."""
+
+    phases: ClassVar[Literal[1, 2]]
+    uses_votes: ClassVar[bool] = False
+    #: Names of the globals that object steps need; the rest is the global step's own memory.
+    broadcast: ClassVar[tuple[str, ...]]
+
+    n_starts: int
+    k: int
+    max_iter: int
+    tol: float
+    local_loops: int = 1
+
+    # What is summed.
+
+    @abstractmethod
+    def scales(self, sizes: Sizes) -> dict[str, Scale]:
+        """Scales of "objects" (per-object sums), "columns" (per-column sums), "votes", every share, and `bound_scales`."""
+
+    @abstractmethod
+    def share_shapes(self, iteration: int) -> dict[str, tuple[int, ...]]:
+        """Shape, without starts, of every total that the global step of this iteration needs, beside the bound."""
+
+    # Starts.
+
+    @abstractmethod
+    def start_globals(self, sizes: Sizes, before: State | None) -> State:
+        """The first globals; `before` are those of the preceding stage, if there was one."""
+
+    def start_table(self, drawn: Reals) -> Reals:
+        """A column's first table, from a random one (starts, k, categories) whose rows are distributions."""
+        return drawn
+
+    @abstractmethod
+    def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
+        """The first object state of a block; `before` is its state in the preceding stage, if there was one."""
+
+    # The four steps.
+
+    @abstractmethod
+    def message(self, state: State) -> Reals:
+        """(starts, k, n): all that a cell step needs to know of an object, and all that a site is told of it."""
+
+    def cells(
+        self, message: Reals, tables: list[Reals], cells: list[ColumnCells], scales: Mapping[str, Scale]
+    ) -> CellSums:
+        """One-phase models: object sums, column sums and bound share of one tile."""
+        raise TypeError(f"{type(self).__name__} is not a one-phase model")
+
+    def object_sums(
+        self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]
+    ) -> NDArray[np.int64]:
+        """Two-phase models, first pass over a tile: (starts, k, n)."""
+        raise TypeError(f"{type(self).__name__} is not a two-phase model")
+
+    def column_sums(
+        self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]
+    ) -> list[NDArray[np.int64]]:
+        """Two-phase models, second pass over a tile: (starts, k, categories) per column."""
+        raise TypeError(f"{type(self).__name__} is not a two-phase model")
+
+    @abstractmethod
+    def column(self, sums: Reals) -> Reals:
+        """The table that maximises the bound given the column's sums. A row of zeros means: keep the old row."""
+
+    @abstractmethod
+    def prior(self, table: Reals) -> Reals:
+        """(starts,) the column's own term of the bound."""
+
+    @abstractmethod
+    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+        """The global step. `bound` is the total of all shares, `totals` those of `share_shapes`."""
+
+    @abstractmethod
+    def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
+        """The object step."""
+
+    @abstractmethod
+    def shares(
+        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
+    ) -> dict[str, Reals]:
+        """Per object (starts, *shape, n): its terms of every total in `share_shapes`, and of "bound".
+
+        One-phase models compute them from the state that entered the cell step, and may use the new sums.
+        """
+
+    # Results and stopping.
+
+    @abstractmethod
+    def memberships(self, state: State) -> Reals:
+        """(starts, k, n), summing to 1 over k."""
+
+    @abstractmethod
+    def prior_memberships(self, globals_: State) -> Reals:
+        """(starts, k): what the model says of an object without a label."""
+
+    def may_stop(self, iteration: int) -> bool:
+        """Whether a start may be called converged after this many iterations."""
+        return True
+
+    def next_stage(self) -> Model | None:
+        """The model that goes on from this one's result; None for the last."""
+        return None
+
+
+#: No term of the bound per cell, in nats, can be larger: ln of the smallest double is -745.
+CELL_BOUND = 1024.0
+
+
+def bound_scales(terms: int, per_object: int, table_entries: int) -> dict[str, Scale]:
+    """One fixed point for all that the bound adds up: cells, objects (`per_object` terms each) and columns' priors."""
+    cell = Scale.for_sum(terms + table_entries, CELL_BOUND)
+    return {"bound": cell, "object_bound": cell.times(per_object), "prior": cell.times(max(table_entries, 1))}
+
+
+def keep_old_rows(new: Reals, old: Reals) -> Reals:
+    """Adopt a new table except for rows of zeros, which stand for "unchanged"."""
+    kept: Reals = np.where(new.any(axis=-1, keepdims=True), new, old)
+    return kept
+
+
+def smoothed_rows(sums: Reals, smoothing: float) -> Reals:
+    """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c); with s = 0 an empty row stays zero: keep the old one."""
+    raised = sums + smoothing
+    total = raised.sum(axis=-1, keepdims=True)
+    rows: Reals = np.divide(raised, total, out=np.zeros_like(raised), where=total > 0)
+    return rows
+
+
+def smoothing_prior(table: Reals, smoothing: float) -> Reals:
+    """s sum_{h,r} ln beta_h(r)."""
+    if smoothing == 0.0 or table.shape[-1] == 0:
+        return np.zeros(table.shape[0])
+    total: Reals = smoothing * np.log(table).sum(axis=(1, 2))
+    return total
