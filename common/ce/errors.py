@@ -3,6 +3,7 @@
     CeError
     ├── InputError (3)        a label file, a table or a parameter that cannot be used
     │   └── LabelError        ... in a label file or table: names file, row and column
+    │       └── UnknownColumn ... which has no column of that name
     ├── ConfigError (4)       job.toml, a policy, a certificate
     ├── Unreachable (5)       nobody answers
     ├── Refused (6)           a rule says no; `rule` names it
@@ -55,6 +56,10 @@ class LabelError(InputError):
             if part
         )
         super().__init__(f"{place}: {problem}" if place else problem)
+
+
+class UnknownColumn(LabelError):
+    """A column that the file or table does not have."""
 
 
 class ConfigError(CeError, ValueError):

@@ -20,9 +20,10 @@ from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from ce.errors import InputError
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln, xlogy
+
+from ce.errors import InputError
 
 __all__ = [
     "ami",
@@ -241,16 +242,12 @@ def _cross(a: Labels, b: Labels) -> _Cross:
         )
     known = (codes_a >= 0) & (codes_b >= 0)
     if not known.any():
-        raise InputError(
-            f"none of the {len(known)} objects is labelled in both labelings: there is nothing to compare"
-        )
+        raise InputError(f"none of the {len(known)} objects is labelled in both labelings: there is nothing to compare")
     codes_a, rows = _used(codes_a[known], labels_a)
     codes_b, columns = _used(codes_b[known], labels_b)
     shape = len(rows), len(columns)
     if math.prod(shape) > _MAX_CELLS:
-        raise InputError(
-            f"a table of {shape[0]} by {shape[1]} labels is too large: is one of them a column of ids?"
-        )
+        raise InputError(f"a table of {shape[0]} by {shape[1]} labels is too large: is one of them a column of ids?")
     table = np.bincount(codes_a * shape[1] + codes_b, minlength=math.prod(shape))
     return _Cross(table.reshape(shape).astype(np.int64, copy=False), rows, columns)
 
@@ -310,10 +307,7 @@ def _pairs(table: Counts) -> _Pairs:
     """Pairs of objects that are together in both labelings, in A, in B, and all pairs."""
     # Each sum is at most C(n,2), computed in int64 up to n = 3e9; products of two do not fit, hence int.
     return _Pairs(
-        *(
-            int((sizes * (sizes - 1) // 2).sum())
-            for sizes in (table, table.sum(axis=1), table.sum(axis=0), table.sum())
-        )
+        *(int((sizes * (sizes - 1) // 2).sum()) for sizes in (table, table.sum(axis=1), table.sum(axis=0), table.sum()))
     )
 
 

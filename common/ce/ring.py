@@ -66,6 +66,5 @@ def decode(words: Words, scale: Scale) -> Reals:
 
 def weighted_total(words: Words, weights: Words | None) -> Words:
     """Sum over the last axis (objects); `weights` says how many equal objects each entry stands for."""
-    if weights is None:
-        return words.sum(axis=-1)
-    return (words * weights).sum(axis=-1)
+    total: Words = (words if weights is None else words * weights).sum(axis=-1)
+    return total

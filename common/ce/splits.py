@@ -98,9 +98,7 @@ def at_site(table: LabelTable, mine: NDArray[np.bool_]) -> LabelTable:
     """The cells of one site: its objects, its columns, and nothing in the cells of others."""
     rows = np.flatnonzero(mine.any(axis=1))
     columns = tuple(
-        hide(column.take(rows), ~mine[rows, at])
-        for at, column in enumerate(table.columns)
-        if mine[:, at].any()
+        hide(column.take(rows), ~mine[rows, at]) for at, column in enumerate(table.columns) if mine[:, at].any()
     )
     return replace(table, ids=table.ids[rows], columns=columns)
 

@@ -17,10 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from ce.errors import LabelError
-from ce.labels import Column, LabelTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from ce.errors import LabelError
+from ce.labels import Column, LabelTable
 
 # Ids and labels in the files below contain one of these, and no error message may.
 SECRETS = ("SECRET", "137")
@@ -289,9 +290,7 @@ def test_not_utf8_names_the_line_and_the_remedy(tmp_path: Path, encoding: str) -
 
 def test_broken_gzip(tmp_path: Path) -> None:
     whole = gzip.compress(("id,c\n" + "".join(f"o{at},{at % 7}\n" for at in range(500))).encode())
-    for at, data in enumerate(
-        (b"id,c\nSECRET1,1\n", whole[: len(whole) // 2], whole[:30] + b"\xff" * 30 + whole[60:])
-    ):
+    for at, data in enumerate((b"id,c\nSECRET1,1\n", whole[: len(whole) // 2], whole[:30] + b"\xff" * 30 + whole[60:])):
         path = tmp_path / f"{at}.csv.gz"
         path.write_bytes(data)
         assert "not a complete gzip file" in str(refusal(path))

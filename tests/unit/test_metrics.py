@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
-from ce import metrics
-from ce.errors import InputError
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 from sklearn.metrics.cluster import contingency_matrix, pair_confusion_matrix
+
+from ce import metrics
+from ce.errors import InputError
 
 Labeling = list[int]
 Pair = tuple[Labeling, Labeling]
@@ -190,9 +191,7 @@ class TestLaws:
         lost = [(chance.random() < 0.2, chance.random() < 0.2) for _ in pair[0]]
         kept = [i for i, either in enumerate(lost) if not any(either)]
         assume(kept)
-        a, b = (
-            [missing if lost[i][side] else label for i, label in enumerate(pair[side])] for side in range(2)
-        )
+        a, b = ([missing if lost[i][side] else label for i, label in enumerate(pair[side])] for side in range(2))
         for measure in MEASURES:
             assert measure(a, b) == measure(*([labels[i] for i in kept] for labels in pair)), measure
 
@@ -210,9 +209,7 @@ class TestByHand:
     CLUSTERS = (0, 0, 0, 0, 1, 1, 1)
 
     def test_contingency(self) -> None:
-        np.testing.assert_array_equal(
-            metrics.contingency(self.TRUTH, self.CLUSTERS), [[3, 0], [1, 1], [0, 2]]
-        )
+        np.testing.assert_array_equal(metrics.contingency(self.TRUTH, self.CLUSTERS), [[3, 0], [1, 1], [0, 2]])
 
     def test_micro_precision(self) -> None:
         assert metrics.micro_precision(self.TRUTH, self.CLUSTERS) == 5 / 7
@@ -220,18 +217,14 @@ class TestByHand:
 
     def test_f1_nbce(self) -> None:
         # x: 6/7 with 0; y: 2/6 with 0, 2/5 with 1; z: 4/5 with 1. The other way: 6/7 with x, 4/5 with z.
-        assert metrics.f1_nbce(self.TRUTH, self.CLUSTERS) == pytest.approx(
-            (6 / 7 + 2 / 5 + 4 / 5) / 3, abs=1e-15
-        )
+        assert metrics.f1_nbce(self.TRUTH, self.CLUSTERS) == pytest.approx((6 / 7 + 2 / 5 + 4 / 5) / 3, abs=1e-15)
         assert metrics.f1_nbce(self.CLUSTERS, self.TRUTH) == pytest.approx((6 / 7 + 4 / 5) / 2, abs=1e-15)
 
     def test_pairs(self) -> None:
         # 21 pairs: 5 together in classes, 9 in clusters, 4 in both.
         assert metrics.pair_f(self.TRUTH, self.CLUSTERS) == 8 / 14
         assert metrics.rand_index(self.TRUTH, self.CLUSTERS) == 15 / 21
-        assert metrics.ari(self.TRUTH, self.CLUSTERS) == pytest.approx(
-            (4 - 45 / 21) / (7 - 45 / 21), abs=1e-15
-        )
+        assert metrics.ari(self.TRUTH, self.CLUSTERS) == pytest.approx((4 - 45 / 21) / (7 - 45 / 21), abs=1e-15)
 
     def test_information_of_a_refinement(self) -> None:
         # B halves each of A's two halves: H(A) = ln 2, H(B) = H(A,B) = 2 ln 2, I = ln 2.
@@ -338,9 +331,7 @@ class TestLabels:
         assert metrics.cohen_kappa(a, a.tolist()) == 1.0
 
     def test_labels_that_cannot_be_sorted_keep_their_order(self) -> None:
-        np.testing.assert_array_equal(
-            metrics.contingency(["b", 1, (), "b"], [0, 0, 1, 1]), [[1, 1], [1, 0], [0, 1]]
-        )
+        np.testing.assert_array_equal(metrics.contingency(["b", 1, (), "b"], [0, 0, 1, 1]), [[1, 1], [1, 0], [0, 1]])
 
     def test_numbers_and_strings_are_different_labels(self) -> None:
         assert metrics.contingency([1, "1", 1], [0, 0, 0]).shape == (2, 1)

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from ce.errors import InputError
 from ce.labels import Column, LabelTable
 from ce.splits import split
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def random_table(n: int, m: int, missing: float, seed: int) -> LabelTable:
@@ -107,9 +108,7 @@ def test_blocks_of_a_tiny_table() -> None:
     assert cells_of(split(table, "blocks:1")["site1"]) == cells_of(table)
 
 
-@pytest.mark.parametrize(
-    "how", ["", "rows", "rows:", "rows:0", "rows:-1", "rows:x", "cells:2", "rows:2:3", "rows:٣"]
-)
+@pytest.mark.parametrize("how", ["", "rows", "rows:", "rows:0", "rows:-1", "rows:x", "cells:2", "rows:2:3", "rows:٣"])
 def test_an_unknown_split_says_what_is_accepted(how: str) -> None:
     with pytest.raises(InputError, match=r"rows:N, columns:N or blocks:N"):
         split(LabelTable.from_arrays([1, 2]), how)

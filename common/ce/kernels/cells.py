@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from numpy.typing import NDArray
 from ce.kernels.special import over_clusters
 from ce.labels import Column
 from ce.ring import Reals, Scale, Words, encode, weighted_total
+
+Number = TypeVar("Number", np.float64, np.int64)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class ColumnCells:
         n_categories = len(column.categories)
         if column.probabilities is not None:
             soft = column.probabilities[rows]
-            observed = ~np.isnan(soft).any(axis=1)
+            observed = column.observed[rows]
             probabilities = np.ascontiguousarray(np.where(observed[:, None], soft, 0.0).T)
             codes = np.full(len(rows), n_categories, dtype=np.intp)
         else:
@@ -65,7 +68,7 @@ class ColumnCells:
             weights,
         )
 
-    def look_up(self, table: NDArray[np.generic], missing: float) -> NDArray[np.generic]:
+    def look_up(self, table: NDArray[Number], missing: Number) -> NDArray[Number]:
         """table (starts, k, categories) at each object's label: (starts, k, n); `missing` where there is none."""
         if self.observed is None:
             return np.take(table, self.codes, axis=-1)
@@ -80,9 +83,7 @@ class ColumnCells:
             words = words * self.weights
         counts = np.zeros((*words.shape[:-1], self.n_categories), dtype=np.int64)
         if self.order.size:
-            counts[..., self.present] = np.add.reduceat(
-                np.take(words, self.order, axis=-1), self.firsts, axis=-1
-            )
+            counts[..., self.present] = np.add.reduceat(np.take(words, self.order, axis=-1), self.firsts, axis=-1)
         return counts
 
 
@@ -95,10 +96,8 @@ class CellSums:
     bound: Words  # (starts,)
 
 
-def posterior_sums(
-    message: Reals, tables: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale
-) -> CellSums:
-    """phi_ich ∝ message_ih beta_ch(x_ic), rounded per cell; its sums over columns and over objects; ln of its normaliser.
+def posterior_sums(message: Reals, tables: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale) -> CellSums:
+    """phi_ich ∝ message_ih beta_ch(x_ic), rounded per cell: its sums over columns and objects, ln of its normaliser.
 
     A soft label is a probability-weighted set of hard ones: category r counts p_r of a cell.
     """
@@ -108,7 +107,7 @@ def posterior_sums(
     logs = np.zeros(starts, dtype=np.int64)
     for table, column in zip(tables, cells, strict=True):
         if column.probabilities is None:
-            joint = column.look_up(table, missing=1.0)
+            joint = column.look_up(table, np.float64(1.0))
             joint *= message
             words, log = _posterior(joint, column.observed, phi, bound)
             objects += words
@@ -153,7 +152,7 @@ def lookup_sums(tables: list[Reals], cells: list[ColumnCells], n: int, scale: Sc
     objects = np.zeros((starts, k, n), dtype=np.int64)
     for table, column in zip(tables, cells, strict=True):
         if column.probabilities is None:
-            objects += column.look_up(encode(table, scale, "object sums"), missing=0).astype(np.int64, copy=False)
+            objects += column.look_up(encode(table, scale, "object sums"), np.int64(0))
         else:
             mean = np.zeros((starts, k, n))
             for r, probability in enumerate(column.probabilities):
@@ -172,9 +171,7 @@ def count_sums(message: Reals, cells: list[ColumnCells], scale: Scale) -> list[W
             continue
         counts = np.zeros((*message.shape[:2], column.n_categories), dtype=np.int64)
         for r, probability in enumerate(column.probabilities):
-            counts[..., r] = weighted_total(
-                encode(message * probability, scale, "column sums"), column.weights
-            )
+            counts[..., r] = weighted_total(encode(message * probability, scale, "column sums"), column.weights)
         columns.append(counts)
     return columns
 

@@ -86,7 +86,7 @@ def joint_sweep(q: Gaussians, votes: Reals, sums: Reals, labels: Reals, prior: P
 def _joint_means(
     q: Gaussians, votes: Reals, sums: Reals, r1: Reals, r2: Reals, precision: Reals, prior: Prior
 ) -> tuple[Reals, Reals]:
-    """(mu, eps) together: mu as a function of eps in closed form, eps by a Newton step that keeps its exponential exact.
+    """(mu, eps) together: mu in closed form given eps, eps by a Newton step that keeps its exponential exact.
 
     mu(e) is concave in e, so from the second step on eps decreases to the root, quadratically.
     """

@@ -149,5 +149,7 @@ def checked_threads(n_threads: int | None) -> int:
 def _print_progress(progress: Progress) -> None:
     bound = f"bound {progress.bound:.6f}, " if progress.has_bound else ""
     print(
-        f"iteration {progress.iteration}: {bound}{progress.running} starts running", file=sys.stderr, flush=True
+        f"iteration {progress.iteration}: {bound}{progress.running} starts running",
+        file=sys.stderr,
+        flush=True,
     )

@@ -96,13 +96,11 @@ class BC3E(Estimator):
         given: dict[str, Reals] = {}
         if isinstance(self.start, Mapping):
             given = _given(self.start, (table.n_objects, len(classes)))
-        result = self._run_here(
-            self.steps(len(classes)), table, SeededStarts(0), classes=classes, given=given
-        )
+        result = self._run_here(self.steps(len(classes)), table, SeededStarts(0), classes=classes, given=given)
         site, globals_ = result.sites[HERE], result.outcome.globals
         self.classes_ = np.array(classes)
         self.class_proba_ = self.memberships_
-        self.labels_ = class_labels(self.class_proba_, classes, result.unlabelled[HERE])
+        self.labels_ = class_labels(self.class_proba_, classes, result.sites[HERE].unlabelled)
         self.mu_, self.sigma2_ = globals_["mu"][0], globals_["sigma2"][0]
         self.delta2_ = float(globals_["delta2"][0, 0])
         self.posterior_ = {name: site.object_state(name) for name in ("mu", "eps", "s", "d", "r")}
@@ -203,7 +201,7 @@ class BC3E(Estimator):
 
 def class_labels(proba: Reals, classes: Categories, unlabelled: NDArray[np.bool_]) -> NDArray[Any]:
     """The most likely class of each object, ties to the lowest; -1 or "" where nothing is known."""
-    labels = np.array(classes)[proba.argmax(axis=1)]
+    labels: NDArray[Any] = np.array(classes)[proba.argmax(axis=1)]
     labels[unlabelled] = "" if labels.dtype.kind == "U" else -1
     return labels
 

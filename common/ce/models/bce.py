@@ -93,7 +93,8 @@ class BCE(Estimator):
         steps = self.steps()
         starts, given = self._starts(table)
         result = self._run_here(steps, table, starts, given=given)
-        site, unlabelled = result.sites[HERE], result.unlabelled[HERE]
+        site = result.sites[HERE]
+        unlabelled = site.unlabelled
         self.labels_ = hard_labels(self.memberships_, unlabelled)
         self.alpha_ = result.outcome.globals["alpha"][0]
         self.gamma_ = site.object_state("gamma")

@@ -59,7 +59,7 @@ class Mixture(Estimator):
         """Find the consensus of `labels`: (n, m) array or table, rows are objects, columns are clusterings."""
         table = LabelTable.from_arrays(labels)
         result = self._run_here(self.steps(), table, SeededStarts(self._seed()))
-        self.labels_ = hard_labels(self.memberships_, result.unlabelled[HERE])
+        self.labels_ = hard_labels(self.memberships_, result.sites[HERE].unlabelled)
         self.weights_ = result.outcome.globals["weights"][0]
         tables = result.tables()
         self.beta_ = [tables[column.name] for column in table.clusterings]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ce.errors import LabelError
 from ce.labels import LabelTable
 from ce.models.base import HERE
-from ce.protocol.run import labelled_objects, run
+from ce.protocol.run import run
 from ce.protocol.starts import GivenStarts
 from ce.ring import Reals
 from ce.steps.bce import BCESteps
@@ -42,7 +42,6 @@ def infer(
     for column, seen in zip(table.clusterings, categories, strict=True):
         columns.append(column.recode(tuple(seen.tolist())))
     known = LabelTable(table.ids, tuple(columns), table.source)
-    unlabelled = ~labelled_objects(known, votes=False)
     steps = _Held(
         len(alpha),
         1,
@@ -57,6 +56,7 @@ def infer(
     )
     starts = GivenStarts({name: b[None] for name, b in zip(names, beta, strict=True)})
     result = run(steps, {HERE: known}, {HERE: starts})
+    unlabelled = result.sites[HERE].unlabelled
     gamma = result.sites[HERE].object_state("gamma")
     gamma[unlabelled] = alpha
     labels = sum(int(column.observed.sum()) for column in known.clusterings)

@@ -46,10 +46,7 @@ def base_start(table: LabelTable, k: int, n_starts: int, seed: int) -> dict[str,
 
 
 def _codes(table: LabelTable, init: str) -> NDArray[np.int32]:
-    hard: list[NDArray[np.int32]] = []
-    for column in table.clusterings:
-        hard.append(_hard(column, init))
-    return np.stack(hard, axis=1)
+    return np.stack([_hard(column, init) for column in table.clusterings], axis=1)
 
 
 def _hard(column: Column, init: str) -> NDArray[np.int32]:
@@ -75,7 +72,7 @@ def _spread_out(codes: NDArray[np.int32], k: int, rng: np.random.Generator) -> l
 
 def _one_hot(codes: NDArray[np.int32], categories: int) -> Reals:
     """(rows, categories); a missing label is spread evenly."""
-    rows = (codes[:, None] == np.arange(categories)).astype(np.float64)
+    rows: Reals = (codes[:, None] == np.arange(categories)).astype(np.float64)
     rows[codes < 0] = 1.0 / categories
     return rows
 

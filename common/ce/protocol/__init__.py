@@ -1,1 +1,1 @@
-"""The protocol: who holds what (topology), what is exchanged (messages), and the one engine (site, home) for any layout."""
+"""The protocol: who holds what (topology), what is exchanged (messages), one engine (site, home) for any layout."""

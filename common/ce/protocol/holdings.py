@@ -1,7 +1,8 @@
-"""A site's labels, cut into blocks and tiles, and the passes of the cell step over them.
+"""A site's labels, cut into tiles, and the passes of the cell step over them.
 
-The only place of the engine that reads labels. In a block that one site alone holds, equal rows of labels become one
-row with a weight: weights multiply integers, so nothing else can tell.
+The only place of the engine that reads labels. A site's objects fall into two segments: those that it alone holds, and
+those of its shared blocks, one after the other. In the private segment equal rows of labels become one row with a
+weight: weights multiply integers, so nothing else can tell.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Tile:
-    """Some objects of a block, and their labels in each clustering that has any there."""
+    """Some objects of a segment, and their labels in each clustering that has any there."""
 
     objects: slice
     columns: tuple[int, ...]
@@ -38,14 +39,14 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """A block as this site holds it: `entries` are the distinct rows, `rows` all of them."""
+class Segment:
+    """Objects as this site holds them: `entries` are what arrays are indexed by, `rows` all that they stand for."""
 
-    block: Block
-    rows: Rows  # of the site's table, in the order that all members share
-    entries: Rows  # of the site's table: one per distinct row in a private block, all in a shared one
+    rows: Rows  # of the site's table; private objects without a label are in none
+    entries: Rows  # of the site's table: one per distinct row in the private segment, all in the shared one
     inverse: Rows  # from rows to entries
     weights: Words | None  # how many rows each entry stands for; None: one each
+    blocks: dict[int, slice]  # of the entries, by block
     tiles: list[Tile]
 
     @property
@@ -71,16 +72,16 @@ class Holdings:
         self.clusterings: list[SharedColumn] = [c for c in topology.clusterings if c.name in held]
         self._labels = {c.index: held[c.name].recode(c.categories) for c in self.clusterings}
         self._votes = (
-            [held[c.name].recode(classes) for c in topology.classifiers if c.name in held]
-            if model.uses_votes
-            else []
+            [held[c.name].recode(classes) for c in topology.classifiers if c.name in held] if model.uses_votes else []
         )
         self._observed = {c.index: held[c.name].observed for c in topology.columns if c.name in held}
         self._topology = topology
         self._given = given
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
         width = max(_TILE_ENTRIES // (model.n_starts * model.k), _NARROWEST_TILE)
-        self.blocks = [self._hold(topology.blocks[index], rows[index], width) for index in sorted(rows)]
+        blocks = [topology.blocks[index] for index in sorted(rows)]
+        self.private = self._hold([b for b in blocks if not b.shared], rows, width)
+        self.shared = self._hold([b for b in blocks if b.shared], rows, width)
 
     def close(self) -> None:
         if self._pool is not None:
@@ -88,39 +89,47 @@ class Holdings:
 
     # What is known before the first iteration.
 
-    def label_counts(self, holding: Holding) -> Words:
+    def label_counts(self, segment: Segment) -> Words:
         """(entries,) how many cluster labels each object has here."""
-        counts = np.zeros(holding.width, dtype=np.int64)
+        counts = np.zeros(segment.width, dtype=np.int64)
         for column in self._labels.values():
-            counts += column.observed[holding.entries]
+            counts += column.observed[segment.entries]
         return counts
 
-    def votes(self, holding: Holding, k: int, scale: Scale) -> Words:
+    def votes(self, segment: Segment, k: int, scale: Scale) -> Words:
         """(k, entries) the sum of the classifiers' votes, hard or soft, rounded per vote."""
-        total = np.zeros((k, holding.width), dtype=np.int64)
+        total = np.zeros((k, segment.width), dtype=np.int64)
         for column in self._votes:
-            total += encode(_ballots(column, holding.entries), scale, "votes")
+            total += encode(_ballots(column, segment.entries), scale, "votes")
         return total
 
-    def claims(self, holding: Holding) -> dict[int, Words]:
-        """Per contested column: which objects have a label here."""
+    def _labelled(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which objects have a label or vote here."""
+        mask = np.zeros(len(rows), dtype=bool)
+        for column in (*self._labels.values(), *self._votes):
+            mask |= column.observed[rows]
+        return mask
+
+    def claims(self, block: int) -> dict[int, Words]:
+        """Per contested column of a shared block: which objects have a label here."""
+        objects = self.shared.entries[self.shared.blocks[block]]
         return {
-            column.index: self._observed[column.index][holding.entries].astype(np.int64)
-            for column in self._topology.contested(holding.block)
+            column.index: self._observed[column.index][objects].astype(np.int64)
+            for column in self._topology.contested(self._topology.blocks[block])
             if column.index in self._observed
         }
 
-    def given(self, holding: Holding) -> dict[str, Reals]:
-        """The block's part of a start that the user gave."""
-        return {name: np.ascontiguousarray(array[:, holding.entries]) for name, array in self._given.items()}
+    def given(self, segment: Segment) -> dict[str, Reals]:
+        """The segment's part of a start that the user gave."""
+        return {name: np.ascontiguousarray(array[:, segment.entries]) for name, array in self._given.items()}
 
-    # Passes over the cells of a block. Column sums are added into `sums`.
+    # Passes over the cells of a segment. Column sums are added into `sums`.
 
     def pass_once(
         self,
         model: Model,
         scales: Mapping[str, Scale],
-        holding: Holding,
+        segment: Segment,
         message: Reals,
         tables: Tables,
         sums: Mapping[int, Words],
@@ -135,16 +144,16 @@ class Holdings:
             objects[:, :, tile.objects] = result.objects
             return result.columns, result.bound
 
-        for tile, (columns, share) in self._over(holding.tiles, work):
+        for tile, (columns, share) in self._over(segment.tiles, work):
             bound += share
             _add(sums, tile, columns)
         return objects, bound
 
     def first_pass(
-        self, model: Model, scales: Mapping[str, Scale], holding: Holding, tables: Tables, starts: int
+        self, model: Model, scales: Mapping[str, Scale], segment: Segment, tables: Tables, starts: int
     ) -> Words:
         """Two-phase models: object sums (starts, k, entries)."""
-        objects = np.zeros((starts, model.k, holding.width), dtype=np.int64)
+        objects = np.zeros((starts, model.k, segment.width), dtype=np.int64)
 
         def work(tile: Tile) -> None:
             if tile.cells:
@@ -153,7 +162,7 @@ class Holdings:
                     [tables[c] for c in tile.columns], tile.cells, width, scales
                 )
 
-        for _ in self._over(holding.tiles, work):
+        for _ in self._over(segment.tiles, work):
             pass
         return objects
 
@@ -161,7 +170,7 @@ class Holdings:
         self,
         model: Model,
         scales: Mapping[str, Scale],
-        holding: Holding,
+        segment: Segment,
         message: Reals,
         sums: Mapping[int, Words],
     ) -> None:
@@ -170,35 +179,35 @@ class Holdings:
         def work(tile: Tile) -> list[Words]:
             return model.column_sums(np.ascontiguousarray(message[:, :, tile.objects]), tile.cells, scales)
 
-        for tile, columns in self._over(holding.tiles, work):
+        for tile, columns in self._over(segment.tiles, work):
             _add(sums, tile, columns)
 
-    def _over(
-        self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]
-    ) -> Iterable[tuple[Tile, Result]]:
+    def _over(self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]) -> Iterable[tuple[Tile, Result]]:
         results = map(work, tiles_) if self._pool is None else self._pool.map(work, tiles_)
         return zip(tiles_, results, strict=True)
 
-    def _hold(self, block: Block, rows: Rows, width: int) -> Holding:
-        entries, inverse, weights = rows, np.arange(len(rows)), None
-        if not block.shared and len(rows):
-            parts: list[NDArray[Any]] = [
-                _as_rows(column)[rows] for column in (*self._labels.values(), *self._votes)
-            ]
-            parts += [array.T[rows] for array in self._given.values()]
+    def _hold(self, blocks: Sequence[Block], rows: Mapping[int, Rows], width: int) -> Segment:
+        own: Rows = np.concatenate([rows[block.index] for block in blocks] or [np.arange(0)])
+        entries, inverse, weights = own, np.arange(len(own)), None
+        ends = np.cumsum([block.size for block in blocks], dtype=int).tolist()
+        slices = {b.index: slice(end - b.size, end) for b, end in zip(blocks, ends, strict=True)}
+        # A site has at most one private block, since a block is all objects with the same holders.
+        if len(blocks) == 1 and not blocks[0].shared:
+            own = own[self._labelled(own)]
+            parts: list[NDArray[Any]] = [_as_rows(column)[own] for column in (*self._labels.values(), *self._votes)]
+            parts += [array.T[own] for array in self._given.values()] or [np.zeros((len(own), 1))]
             first, inverse, weights = equal_rows(parts)
-            entries = rows[first]
-            if len(entries) == len(rows):
+            entries = own[first]
+            slices = {blocks[0].index: slice(0, len(entries))}
+            if len(entries) == len(own):
                 weights = None
         pieces = []
         for objects in tiles(len(entries), width):
             inside = entries[objects]
             present = tuple(c for c, column in self._labels.items() if column.observed[inside].any())
             weight = None if weights is None else weights[objects]
-            pieces.append(
-                Tile(objects, present, [ColumnCells.of(self._labels[c], inside, weight) for c in present])
-            )
-        return Holding(block, rows, entries, inverse, weights, pieces)
+            pieces.append(Tile(objects, present, [ColumnCells.of(self._labels[c], inside, weight) for c in present]))
+        return Segment(own, entries, inverse, weights, slices, pieces)
 
 
 def _add(sums: Mapping[int, Words], tile: Tile, columns: list[Words]) -> None:
@@ -212,7 +221,8 @@ def _ballots(column: Column, rows: Rows) -> Reals:
         return np.ascontiguousarray(np.nan_to_num(column.probabilities[rows], nan=0.0).T)
     assert column.codes is not None
     classes = np.arange(len(column.categories))
-    return (column.codes[rows] == classes[:, None]).astype(np.float64)
+    ballots: Reals = (column.codes[rows] == classes[:, None]).astype(np.float64)
+    return ballots
 
 
 def _as_rows(column: Column) -> NDArray[Any]:

@@ -10,12 +10,12 @@ Words are added into one preallocated accumulator per array as answers arrive; m
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.errors import MessageError, Refused
+from ce.errors import InputError, MessageError, Refused
 from ce.protocol.messages import Answer, Step, Task
 from ce.protocol.objects import ObjectBlock, select
 from ce.protocol.stopping import Path, winner
@@ -53,16 +53,19 @@ class Outcome:
 class Home:
     """One job's engine at its home."""
 
-    def __init__(
-        self, topology: Topology, model: Model, on_progress: Callable[[Progress], None] | None = None
-    ) -> None:
+    def __init__(self, topology: Topology, model: Model, on_progress: Callable[[Progress], None] | None = None) -> None:
         self._topology = topology
         self._sizes = topology.sizes
         self._on_progress = on_progress
         self._shared_columns = [c for c in topology.clusterings if c.shared]
         self._shared_blocks = [b for b in topology.blocks if b.shared]
-        self._blocks: dict[int, ObjectBlock] = {}
+        ends = np.cumsum([b.size for b in self._shared_blocks], dtype=int).tolist()
+        self._slices = {b.index: slice(e - b.size, e) for b, e in zip(self._shared_blocks, ends, strict=True)}
+        self._objects: ObjectBlock  # of all shared blocks, one after the other
         self._round = 0
+        self._step: Step | None = None  # None: the job is over
+        self._waiting: set[str] = set()
+        self._totals: dict[str, Words] = {}
         self._exchanges = 0
         self._stage = 0
         self._iteration = 0
@@ -143,11 +146,18 @@ class Home:
                         f"column {column.name!r}: {twice} objects have a label at more than one of {holders}; "
                         "a cell belongs to one site: drop the label at all but one, or rename the column at one",
                     )
-            labels = self._totals[f"block/{block.index}/labels"].astype(np.float64)
-            votes = np.zeros((self._model.k, block.size))
-            if self._model.uses_votes:
-                votes = decode(self._totals[f"block/{block.index}/votes"], self._scales["votes"])
-            self._blocks[block.index] = ObjectBlock(Opening(labels, votes), None)
+        labels = self._concatenated("labels", ()).astype(np.float64)
+        votes = np.zeros((self._model.k, len(labels)))
+        if self._model.uses_votes:
+            votes = decode(self._concatenated("votes", (self._model.k,)), self._scales["votes"])
+        # An object without a label anywhere is there to be answered for, but counts nothing.
+        labelled = (labels > 0) | (votes.sum(axis=0) > 0)
+        self._labelled = labelled.astype(np.int64)
+        self._objects = ObjectBlock(Opening(labels, votes), None if labelled.all() else self._labelled)
+        count = int(self._totals["global/objects"][0] + self._labelled.sum())
+        if count == 0:
+            raise InputError("no object has a label that this model uses")
+        self._counted = replace(self._sizes, objects=count)
         self._begin_stage(None)
 
     def _begin_stage(self, before: State | None) -> None:
@@ -158,8 +168,8 @@ class Home:
         self._stopped_globals: dict[int, State] = {}
         self._iterations: dict[int, int] = {}
         self._globals = self._model.start_globals(self._sizes, before)
-        for block in self._blocks.values():
-            block.begin(self._model, self._scales, self._globals, block.result(0) if self._stage else None)
+        before_objects = self._objects.result(0) if self._stage else None
+        self._objects.begin(self._model, self._scales, self._globals, before_objects)
         self._down = self._globals_down()
         if self._model.phases == 1:
             self._down |= self._messages_down()
@@ -173,13 +183,12 @@ class Home:
         """The global step, then what each start does next: go on, go back, or stop."""
         model = self._model
         totals = {n: self._totals[f"global/{n}"] for n in (*model.share_shapes(self._iteration), "bound", "moved")}
-        for index, block in self._blocks.items():
-            block.receive(self._totals[f"block/{index}/sums"], self._globals)
-            for name, share in block.shares(self._globals, self._iteration).items():
-                totals[name] = totals[name] + share
+        self._objects.receive(self._concatenated("sums", (len(self._active), model.k)), self._globals)
+        for name, share in self._objects.shares(self._globals, self._iteration).items():
+            totals[name] = totals[name] + share
         bound = decode(totals["bound"], self._scales["bound"])
         reals = {n: decode(totals[n], self._scales[n]) for n in model.share_shapes(self._iteration)}
-        settled = model.settle(bound, reals, self._globals, self._sizes, self._iteration)
+        settled = model.settle(bound, reals, self._globals, self._counted, self._iteration)
         kept = self._judge(settled.bound, settled.retry, totals["moved"])
         for position, start in enumerate(self._active):
             if not kept[position]:
@@ -194,11 +203,10 @@ class Home:
         retry = settled.retry[where]
         self._retry = tuple(start for start, again in zip(self._active, retry, strict=True) if again)
         self._globals = select(settled.globals, where)
-        for block in self._blocks.values():
-            if model.phases == 1:
-                block.update(where, retry, self._globals)
-            else:
-                block.keep(where)
+        if model.phases == 1:
+            self._objects.update(where, retry, self._globals)
+        else:
+            self._objects.keep(where)
         if self._step == "objects":
             self._down = self._messages_down()
             self._await("columns")
@@ -222,8 +230,7 @@ class Home:
     def _stop(self, position: int, start: int) -> None:
         self._stopped_globals[start] = select(self._globals, np.array([position]))
         self._iterations[start] = self._iteration - 1
-        for block in self._blocks.values():
-            block.stop(position, start)
+        self._objects.stop(position, start)
 
     def _end_stage(self, last_globals: State) -> None:
         following = self._model.next_stage()
@@ -243,16 +250,16 @@ class Home:
             self._finish()
 
     def _viewed(self) -> None:
-        total = self._totals["global/agreement"]
-        for index, block in self._blocks.items():
-            view = decode(self._totals[f"block/{index}/sums"], self._scales["objects"])
-            total = total + weighted_total(agreement(view, block.opening).astype(np.int64), None)
+        view = decode(self._concatenated("sums", (1, self._model.k)), self._scales["objects"])
+        seen = agreement(view, self._objects.opening).astype(np.int64)
+        total = self._totals["global/agreement"] + weighted_total(seen, None)
         self._kappa = float(kappa(total.astype(np.float64))[0, 0])
         self._finish()
 
     def _finish(self) -> None:
-        for index, block in self._blocks.items():
-            self._down[f"block/{index}/memberships"] = self._model.memberships(block.result(self._winner))
+        memberships = self._model.memberships(self._objects.result(self._winner))
+        self._down |= self._by_block("memberships", memberships[0])
+        self._down |= self._by_block("labelled", self._labelled[None].astype(np.float64))
         self._await("finish")
 
     # What goes down.
@@ -261,7 +268,10 @@ class Home:
         return {f"global/{name}": self._globals[name] for name in self._model.broadcast}
 
     def _messages_down(self) -> dict[str, Array]:
-        return {f"block/{index}/message": block.message for index, block in self._blocks.items()}
+        return self._by_block("message", self._objects.message)
+
+    def _by_block(self, what: str, array: Reals) -> dict[str, Array]:
+        return {f"block/{index}/{what}": array[..., part] for index, part in self._slices.items()}
 
     def _tables_down(
         self, kept: NDArray[np.intp] | None = None, retry: NDArray[np.bool_] | None = None
@@ -279,24 +289,28 @@ class Home:
     def _task(self, site: str) -> Task:
         assert self._step is not None
         arrays = {name: array for name, array in self._down.items() if self._concerns(site, name)}
-        return Task(
-            self._round, self._step, self._stage, self._iteration, self._active, self._retry, arrays
-        )
+        return Task(self._round, self._step, self._stage, self._iteration, self._active, self._retry, arrays)
 
     # What comes up.
 
     def _await(self, step: Step) -> None:
         """Open a round: one accumulator per array that is asked for."""
-        self._step: Step | None = step
+        self._step = step
         self._round += 1
         self._waiting = set(self._topology.sites)
         self._totals = {name: np.zeros(shape, dtype=np.int64) for name, shape in self._asked(step).items()}
+
+    def _concatenated(self, what: str, shape: tuple[int, ...]) -> Words:
+        """The totals of all shared blocks, one after the other."""
+        parts = [self._totals[f"block/{index}/{what}"] for index in self._slices]
+        return np.concatenate(parts or [np.zeros((*shape, 0), dtype=np.int64)], axis=-1)
 
     def _asked(self, step: Step) -> dict[str, tuple[int, ...]]:
         """Name and shape of every total of a round."""
         starts, k = len(self._active), self._model.k
         shapes: dict[str, tuple[int, ...]] = {}
         if step == "open":
+            shapes["global/objects"] = (1,)
             for block in self._shared_blocks:
                 shapes[f"block/{block.index}/labels"] = (block.size,)
                 if self._model.uses_votes:

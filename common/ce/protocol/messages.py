@@ -17,12 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal, get_args
 
 from ce.errors import MessageError
 from ce.transport.frames import Array, pack, unpack
 
 Step = Literal["open", "sums", "objects", "columns", "view", "finish"]
+STEPS: tuple[Step, ...] = get_args(Step)
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,13 @@ def _numbers(header: Mapping[str, Any], name: str) -> tuple[int, ...]:
     values = header.get(name)
     if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 2**31 for v in values):
         raise MessageError(f"{name}: not a list of start numbers")
-    if any(a >= b for a, b in zip(values, values[1:], strict=False)):
+    if any(a >= b for a, b in pairwise(values)):
         raise MessageError(f"{name}: not in increasing order")
     return tuple(values)
 
 
 def _step(header: Mapping[str, Any]) -> Step:
-    value = header.get("step")
-    if value not in get_args(Step):
-        raise MessageError("step: unknown")
-    step: Step = value
-    return step
+    for step in STEPS:
+        if header.get("step") == step:
+            return step
+    raise MessageError("step: unknown")

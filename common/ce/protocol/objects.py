@@ -100,4 +100,5 @@ class ObjectBlock:
         self._labels = labels
 
     def _hard_labels(self) -> NDArray[np.intp]:
-        return self._model.memberships(self.state).argmax(axis=1)
+        labels: NDArray[np.intp] = self._model.memberships(self.state).argmax(axis=1)
+        return labels

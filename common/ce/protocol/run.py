@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.protocol.home import Home, Outcome, Progress
@@ -31,14 +28,10 @@ class Run:
     sites: dict[str, Site]
     outcome: Outcome
     bytes_sent: int
-    unlabelled: dict[str, NDArray[np.bool_]]  # per site: objects of its table that took no part
 
     def tables(self) -> dict[str, Reals]:
         """Every clustering's (k, categories) table, from its first holder."""
-        return {
-            column.name: self.sites[column.holders[0]].table(column.index)
-            for column in self.topology.clusterings
-        }
+        return {column.name: self.sites[column.holders[0]].table(column.index) for column in self.topology.clusterings}
 
 
 def run(
@@ -52,13 +45,7 @@ def run(
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Run:
     """Fit `model` to the sites' tables. `given` holds (k, n) object arrays of a start, for a single site."""
-    labelled = {site: labelled_objects(table, model.uses_votes) for site, table in tables.items()}
-    for site, mask in labelled.items():
-        if not mask.any():
-            raise InputError(f"{site}: no object has a label that this model uses")
-    topology, rows = align(
-        {site: enrolment(table, labelled[site], model.uses_votes) for site, table in tables.items()}
-    )
+    topology, rows = align({site: enrolment(table, model.uses_votes) for site, table in tables.items()})
     if model.uses_votes and not topology.classifiers:
         raise InputError("no classifier: this model needs at least one beside the clusterings")
     sites = {
@@ -66,7 +53,7 @@ def run(
             name,
             table,
             topology,
-            {index: np.flatnonzero(labelled[name])[own] for index, own in rows[name].items()},
+            rows[name],
             model,
             starts[name],
             classes=classes,
@@ -85,27 +72,13 @@ def run(
     finally:
         for site in sites.values():
             site.close()
-    return Run(
-        topology,
-        sites,
-        home.outcome,
-        transport.bytes_sent,
-        {name: ~mask for name, mask in labelled.items()},
-    )
+    return Run(topology, sites, home.outcome, transport.bytes_sent)
 
 
-def labelled_objects(table: LabelTable, votes: bool) -> NDArray[np.bool_]:
-    """Objects with at least one label that counts: of a clustering or, for models with classes, of a classifier."""
-    mask = np.zeros(table.n_objects, dtype=bool)
-    for column in table.columns if votes else table.clusterings:
-        mask |= column.observed
-    return mask
-
-
-def enrolment(table: LabelTable, mask: NDArray[np.bool_], votes: bool) -> Enrolment:
-    """What a site enrols: its labelled objects, and the columns that the model uses."""
+def enrolment(table: LabelTable, votes: bool) -> Enrolment:
+    """What a site enrols: its objects, and the columns that the model uses."""
     columns = table.columns if votes else table.clusterings
     return Enrolment(
-        table.ids[mask],
+        table.ids,
         tuple(ColumnClaim(column.name, column.kind, column.soft, column.categories) for column in columns),
     )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.labels import LabelTable
-from ce.protocol.holdings import Holding, Holdings
+from ce.protocol.holdings import Holdings, Segment
 from ce.protocol.messages import Answer, Task
 from ce.protocol.objects import ObjectBlock
 from ce.protocol.starts import Starts
@@ -64,16 +64,16 @@ class Site:
         self._sizes = topology.sizes
         self._starts = starts
         self._set_model(model)
-        self._holdings = Holdings(
-            table, topology, rows, model, classes=classes, given=given or {}, threads=threads
-        )
+        self._holdings = Holdings(table, topology, rows, model, classes=classes, given=given or {}, threads=threads)
+        self._private, self._shared = self._holdings.private, self._holdings.shared
         self._stage = -1
         self._active: tuple[int, ...] = ()
         self._globals: State = {}
         self._tables: dict[int, _Table] = {}
-        self._private: dict[int, ObjectBlock] = {}
-        self._messages: dict[int, Reals] = {}  # of shared blocks
-        self._results: dict[int, Reals] = {}  # (k, entries) by block
+        self._objects: ObjectBlock  # of the private segment
+        self._message: Reals  # of the shared segment
+        self._shared_memberships: Reals  # (k, entries)
+        self.unlabelled: NDArray[np.bool_]  # objects of the table without a label at any site, after "finish"
 
     def answer(self, message: bytes) -> bytes:
         """Do what a task asks and return the answer."""
@@ -92,18 +92,18 @@ class Site:
 
     def memberships(self) -> Reals:
         """(objects of the table, k); an object without a label gets what the model says of such."""
-        result = np.tile(self._model.prior_memberships(self._globals)[0], (self._n_objects, 1))
-        for holding in self._holdings.blocks:
-            result[holding.rows] = self._results[holding.block.index].T[holding.inverse]
+        result = np.empty((self._n_objects, self._model.k))
+        own = self._model.memberships(self._objects.result(self._winner))[0]
+        result[self._private.rows] = own.T[self._private.inverse]
+        result[self._shared.rows] = self._shared_memberships.T[self._shared.inverse]
+        result[self.unlabelled] = self._model.prior_memberships(self._globals)[0]
         return result
 
     def object_state(self, name: str) -> Reals:
-        """(objects of the table, k) of one array of the objects' state in private blocks; NaN elsewhere."""
+        """(objects of the table, k) of one array of the private objects' state; NaN for others."""
         result = np.full((self._n_objects, self._model.k), np.nan)
-        for holding in self._holdings.blocks:
-            if holding.block.index in self._private:
-                state = self._private[holding.block.index].result(self._winner)
-                result[holding.rows] = state[name][0].T[holding.inverse]
+        state = self._objects.result(self._winner)[name][0]
+        result[self._private.rows] = state.T[self._private.inverse]
         return result
 
     def table(self, column: int) -> Reals:
@@ -128,23 +128,23 @@ class Site:
         return self._shared_sums() if task.step == "columns" else self._contribute(task)
 
     def _open(self) -> dict[str, Array]:
-        arrays: dict[str, Array] = {}
         scale = self._scales.get("votes", Scale.counting())
-        for holding in self._holdings.blocks:
-            labels = self._holdings.label_counts(holding)
-            votes = self._holdings.votes(holding, self._model.k, scale)
-            if holding.block.shared:
-                name = f"block/{holding.block.index}"
-                arrays[f"{name}/labels"] = labels
-                if self._model.uses_votes:
-                    arrays[f"{name}/votes"] = votes
-                for column, claims in self._holdings.claims(holding).items():
-                    arrays[f"{name}/claims/{column}"] = claims
-            else:
-                opening = Opening(
-                    labels.astype(np.float64), decode(votes, scale), self._holdings.given(holding)
-                )
-                self._private[holding.block.index] = ObjectBlock(opening, holding.weights)
+
+        def known(segment: Segment) -> tuple[Words, Words]:
+            return self._holdings.label_counts(segment), self._holdings.votes(segment, self._model.k, scale)
+
+        labels, votes = known(self._private)
+        opening = Opening(labels.astype(np.float64), decode(votes, scale), self._holdings.given(self._private))
+        self._objects = ObjectBlock(opening, self._private.weights)
+        count = len(self._private.rows)
+        arrays: dict[str, Array] = {"global/objects": np.array([count], dtype=np.int64)}
+        labels, votes = known(self._shared)
+        for block, objects in self._shared.blocks.items():
+            arrays[f"block/{block}/labels"] = labels[objects]
+            if self._model.uses_votes:
+                arrays[f"block/{block}/votes"] = votes[:, objects]
+            for column, claims in self._holdings.claims(block).items():
+                arrays[f"block/{block}/claims/{column}"] = claims
         return arrays
 
     def _begin_stage(self, task: Task) -> None:
@@ -159,8 +159,8 @@ class Site:
         self._stage = task.stage
         self._active = task.starts
         self._take_globals(task)
-        for block in self._private.values():
-            block.begin(self._model, self._scales, self._globals, block.result(0) if task.stage else None)
+        before = self._objects.result(0) if task.stage else None
+        self._objects.begin(self._model, self._scales, self._globals, before)
         if self._model.phases == 1:
             self._take_messages(task)
         self._tables = {}
@@ -176,20 +176,16 @@ class Site:
             new = keep_old_rows(self._new_table(task, table), table.current)
             table.adopt(np.where(retry[:, None, None], table.entering, new))
         self._take_globals(task)
-        for block in self._private.values():
-            block.update(kept, retry, self._globals)
+        self._objects.update(kept, retry, self._globals)
         self._take_messages(task)
 
     def _adopt_phase(self, task: Task) -> None:
         """Two-phase models: messages of shared blocks complete the column sums; those make new tables."""
         kept, _ = self._go_on_with(task)
-        for block in self._private.values():
-            block.keep(kept)
+        self._objects.keep(kept)
         if task.step != "objects":
             self._take_messages(task)
-            for holding in self._holdings.blocks:
-                if holding.block.shared:
-                    self._second_pass(holding, self._messages[holding.block.index])
+            self._second_pass(self._shared, self._message)
         if task.step == "columns":
             return
         for table in self._tables.values():
@@ -218,8 +214,7 @@ class Site:
     def _stop(self, position: int, start: int) -> None:
         for table in self._tables.values():
             table.stopped[start] = table.current[position]
-        for block in self._private.values():
-            block.stop(position, start)
+        self._objects.stop(position, start)
 
     def _stop_all(self) -> None:
         for position, start in enumerate(self._active):
@@ -241,58 +236,53 @@ class Site:
         for table in self._tables.values():
             if table.column.holders[0] == self.name:
                 totals["bound"] += encode(self._model.prior(table.current), self._scales["prior"], "prior")
-        arrays: dict[str, Array] = {}
         self._clear_sums()
-        for holding in self._holdings.blocks:
-            index = holding.block.index
-            if self._model.phases == 1:
-                sums, bound = self._pass(holding, self._message(index))
-                totals["bound"] += bound
-            else:
-                sums = self._holdings.first_pass(
-                    self._model, self._scales, holding, self._current_tables(), starts
-                )
-            if holding.block.shared:
-                arrays[f"block/{index}/sums"] = sums
-                continue
-            block = self._private[index]
-            block.receive(sums, self._globals)
-            for name, share in block.shares(self._globals, task.iteration).items():
-                totals[name] += share
-            if self._model.phases == 2:
-                self._second_pass(holding, block.message)
+        if self._model.phases == 1:
+            own, own_bound = self._pass(self._private, self._objects.message)
+            shared, shared_bound = self._pass(self._shared, self._message)
+            totals["bound"] += own_bound + shared_bound
+        else:
+            own, shared = self._first_pass(self._private), self._first_pass(self._shared)
+        self._objects.receive(own, self._globals)
+        for name, share in self._objects.shares(self._globals, task.iteration).items():
+            totals[name] += share
+        if self._model.phases == 2:
+            self._second_pass(self._private, self._objects.message)
+        arrays = self._by_block("sums", shared)
         arrays.update({f"global/{name}": total for name, total in totals.items()})
         if task.step == "sums":
             arrays.update(self._shared_sums())
         return arrays
 
+    def _by_block(self, what: str, words: Words) -> dict[str, Array]:
+        return {f"block/{block}/{what}": words[..., objects] for block, objects in self._shared.blocks.items()}
+
     def _shared_sums(self) -> dict[str, Array]:
         return {
-            f"column/{table.column.index}/sums": table.sums
-            for table in self._tables.values()
-            if table.column.shared
+            f"column/{table.column.index}/sums": table.sums for table in self._tables.values() if table.column.shared
         }
 
     def _loop_locally(self) -> None:
         """Cell and column step for columns with one holder, objects held: concave, and costs no exchange."""
         self._clear_sums()
-        for holding in self._holdings.blocks:
-            self._pass(holding, self._message(holding.block.index))
+        self._pass(self._private, self._objects.message)
+        self._pass(self._shared, self._message)
         for table in self._tables.values():
             if not table.column.shared:
                 new = self._model.column(decode(table.sums, self._scales["columns"]))
                 table.current = keep_old_rows(new, table.current)
 
-    def _pass(self, holding: Holding, message: Reals) -> tuple[Words, Words]:
+    def _pass(self, segment: Segment, message: Reals) -> tuple[Words, Words]:
         return self._holdings.pass_once(
-            self._model, self._scales, holding, message, self._current_tables(), self._column_sums()
+            self._model, self._scales, segment, message, self._current_tables(), self._column_sums()
         )
 
-    def _second_pass(self, holding: Holding, message: Reals) -> None:
-        self._holdings.second_pass(self._model, self._scales, holding, message, self._column_sums())
+    def _first_pass(self, segment: Segment) -> Words:
+        tables = self._current_tables()
+        return self._holdings.first_pass(self._model, self._scales, segment, tables, len(self._active))
 
-    def _message(self, block: int) -> Reals:
-        return self._private[block].message if block in self._private else self._messages[block]
+    def _second_pass(self, segment: Segment, message: Reals) -> None:
+        self._holdings.second_pass(self._model, self._scales, segment, message, self._column_sums())
 
     def _current_tables(self) -> dict[int, Reals]:
         return {index: table.current for index, table in self._tables.items()}
@@ -309,32 +299,21 @@ class Site:
     def _view(self, task: Task) -> dict[str, Array]:
         """What the clusterings alone say: the cell step under a flat message, with the winner's tables."""
         self._end(task)
-        k = self._model.k
-        total = np.zeros((1, k * k), dtype=np.int64)
-        arrays: dict[str, Array] = {}
         for table in self._tables.values():
             table.adopt(table.stopped[self._winner][None])
         self._clear_sums()
-        for holding in self._holdings.blocks:
-            sums, _ = self._pass(holding, np.ones((1, k, holding.width)))
-            if holding.block.shared:
-                arrays[f"block/{holding.block.index}/sums"] = sums
-            else:
-                opening = self._private[holding.block.index].opening
-                seen = agreement(decode(sums, self._scales["objects"]), opening)
-                total += weighted_total(seen.astype(np.int64), holding.weights)
-        arrays["global/agreement"] = total
-        return arrays
+        own, _ = self._pass(self._private, np.ones((1, self._model.k, self._private.width)))
+        shared, _ = self._pass(self._shared, np.ones((1, self._model.k, self._shared.width)))
+        seen = agreement(decode(own, self._scales["objects"]), self._objects.opening)
+        total = weighted_total(seen.astype(np.int64), self._private.weights)
+        return {**self._by_block("sums", shared), "global/agreement": total}
 
     def _finish(self, task: Task) -> dict[str, Array]:
         self._end(task)
-        for holding in self._holdings.blocks:
-            index = holding.block.index
-            if holding.block.shared:
-                shape = (1, self._model.k, holding.width)
-                self._results[index] = _array(task, f"block/{index}/memberships", shape)[0]
-            else:
-                self._results[index] = self._model.memberships(self._private[index].result(self._winner))[0]
+        self._shared_memberships = self._from_blocks(task, "memberships", self._model.k)
+        self.unlabelled = np.ones(self._n_objects, dtype=bool)
+        self.unlabelled[self._private.rows] = False
+        self.unlabelled[self._shared.rows] = self._from_blocks(task, "labelled", 1)[0] == 0
         return {}
 
     def _end(self, task: Task) -> None:
@@ -356,11 +335,15 @@ class Site:
         }
 
     def _take_messages(self, task: Task) -> None:
-        for holding in self._holdings.blocks:
-            if holding.block.shared:
-                shape = (len(self._active), self._model.k, holding.width)
-                name = f"block/{holding.block.index}/message"
-                self._messages[holding.block.index] = _array(task, name, shape)
+        self._message = self._from_blocks(task, "message", len(self._active), self._model.k)
+
+    def _from_blocks(self, task: Task, what: str, *shape: int) -> Reals:
+        """(*shape, entries) of the shared segment, out of its blocks' arrays."""
+        whole = np.empty((*shape, self._shared.width))
+        for block, objects in self._shared.blocks.items():
+            size = objects.stop - objects.start
+            whole[..., objects] = _array(task, f"block/{block}/{what}", (*shape, size))
+        return whole
 
     def _set_model(self, model: Model) -> None:
         self._model = model
@@ -376,4 +359,4 @@ def _array(task: Task, name: str, shape: tuple[int, ...]) -> Reals:
         raise MessageError(f"{name}: missing")
     if array.dtype != np.float64 or array.shape != shape:
         raise MessageError(f"{name}: not real numbers of the expected shape")
-    return array
+    return array.astype(np.float64, copy=False)

@@ -1,10 +1,11 @@
 """Who holds what: row blocks and column groups, derived from what the sites enrol, never from a switch.
 
-A *block* is all objects held by the same set of sites; a *column* is one clustering or classifier, shared when two sites
-give it the same name. Objects are opaque tokens here: whoever derives the topology need not know an id.
+A *block* is all objects held by the same set of sites; a *column* is one clustering or classifier, shared when two
+sites give it the same name. Objects are opaque tokens here: whoever derives the topology need not know an id.
 
 Rules, applied before any round runs:
-- an object without a label at a site does not count as held by that site (`ce.protocol.run.labelled_objects`);
+- an object belongs to every site that lists it; one without a label at any of them is left out of the fit, as soon as
+  the opening sums show it, and gets the model's prior memberships and no label;
 - a column that is a classifier here and a clustering there, soft here and hard there, or has integer categories here
   and text there, is refused (rule "clashing column");
 - a cell that two sites claim is refused (rule "overlapping cells"), as soon as the opening sums show it;
@@ -159,8 +160,8 @@ def _blocks(
         members = np.flatnonzero(~absent)
         inside = np.flatnonzero(block_of == index)
         blocks.append(Block(index, tuple(sites[s] for s in members), len(inside)))
-        for s in members:
-            rows[sites[s]][index] = row_of[s, inside]
+        for site in members.tolist():
+            rows[sites[site]][index] = row_of[site, inside]
     return tuple(blocks), rows
 
 
@@ -195,10 +196,6 @@ def _refuse_clashes(name: str, by_site: Mapping[str, ColumnClaim]) -> None:
     )
     differ(
         "categories",
-        {
-            s: "integers" if isinstance(c.categories[0], int) else "text"
-            for s, c in by_site.items()
-            if c.categories
-        },
+        {s: "integers" if isinstance(c.categories[0], int) else "text" for s, c in by_site.items() if c.categories},
         "write them in the same way at every site, or rename the column",
     )

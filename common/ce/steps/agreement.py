@@ -9,7 +9,7 @@ from ce.steps.model import Opening
 
 
 def agreement(view: Reals, opening: Opening) -> Reals:
-    """Per object (starts, k*k, n): one at (class of `view`, class of the votes) if it has labels and votes, else zero."""
+    """Per object (starts, k*k, n): 1 at (class of `view`, class of the votes) if it has labels and votes, else 0."""
     starts, k, n = view.shape
     table = np.zeros((starts, k * k, n))
     cell = view.argmax(axis=1) * k + opening.votes.argmax(axis=0)

@@ -161,9 +161,7 @@ class BC3ESteps(Model):
             q = sweep(q, opening.votes, sums, opening.labels, prior)
         return _with_message(q)
 
-    def shares(
-        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
-    ) -> dict[str, Reals]:
+    def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         q, prior = _gaussians(state), _prior(globals_)
         deviation = q.mu - prior.mu
         spread = q.s + np.square(deviation)
@@ -216,9 +214,7 @@ class DiffusedBC3E(DiffusionSteps):
 
 
 def _prior(globals_: State) -> Prior:
-    return Prior(
-        globals_["mu"][:, :, None], globals_["sigma2"][:, :, None], globals_["delta2"][:, :, None]
-    )
+    return Prior(globals_["mu"][:, :, None], globals_["sigma2"][:, :, None], globals_["delta2"][:, :, None])
 
 
 def _gaussians(state: State) -> Gaussians:

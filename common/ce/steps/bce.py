@@ -138,9 +138,7 @@ class BCESteps(Model):
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         return _posterior(globals_["alpha"][:, :, None] + sums)
 
-    def shares(
-        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
-    ) -> dict[str, Reals]:
+    def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         alpha = globals_["alpha"][:, :, None]
         gamma, mean_log = state["gamma"], state["mean_log"]
         bound = log_beta(gamma) - log_beta(alpha)

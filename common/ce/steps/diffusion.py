@@ -82,15 +82,14 @@ class DiffusionSteps(Model):
         # In the first round every table is empty, the sums are zero, and the votes stand as they are.
         return {"votes": _proportions(sums, state["votes"])}
 
-    def shares(
-        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
-    ) -> dict[str, Reals]:
+    def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         votes = state["votes"]
         return {
             "bound": np.zeros((votes.shape[0], votes.shape[2])),
             "mean": votes,
             "square": np.square(votes),
-            "agreement": agreement(votes, opening),
+            # Centred like the start itself, by the mean of the round before: classes need not be equally frequent.
+            "agreement": agreement(votes - globals_["mean"][:, :, None], opening),
         }
 
     def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:

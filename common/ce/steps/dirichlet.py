@@ -21,9 +21,7 @@ _HALVINGS = 40
 
 def objective(alpha: Reals, mean_log: Reals) -> Reals:
     """lnG(sum a) - sum lnG(a_h) + sum_h a_h mean_log_h: the part of the bound per object that depends on alpha."""
-    value: Reals = (
-        gammaln(alpha.sum(axis=-1)) - gammaln(alpha).sum(axis=-1) + (alpha * mean_log).sum(axis=-1)
-    )
+    value: Reals = gammaln(alpha.sum(axis=-1)) - gammaln(alpha).sum(axis=-1) + (alpha * mean_log).sum(axis=-1)
     return value
 
 
@@ -56,9 +54,7 @@ def maximise(alpha: Reals, mean_log: Reals) -> Reals:
     return alpha
 
 
-def joint_step(
-    alpha: Reals, rise: Reals, fall: Reals, total_rise: Reals, total_fall: Reals
-) -> tuple[Reals, Reals]:
+def joint_step(alpha: Reals, rise: Reals, fall: Reals, total_rise: Reals, total_fall: Reals) -> tuple[Reals, Reals]:
     """One step of alpha and all object states together: (trial, fallback), each (starts, k).
 
     Given per-object sums S, g = alpha + S is optimal for every alpha, and what is left is the Pólya likelihood

@@ -91,9 +91,7 @@ class MixtureSteps(Model):
         total = over_clusters(joint)[:, None]
         return {"responsibility": joint / total, "log_likelihood": np.log(total) + largest}
 
-    def shares(
-        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
-    ) -> dict[str, Reals]:
+    def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         return {"bound": state["log_likelihood"][:, 0], "weights": state["responsibility"]}
 
     def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:

@@ -7,7 +7,7 @@
     object  total of an object's sums, globals             object state, its message, its shares of the globals' totals
 
 Only the cell step reads labels. A model knows nothing of sites, transport or privacy: the engine decides where each
-step runs. Arrays carry a leading axis of starts; object arrays are (starts, k, objects), tables (starts, k, categories).
+step runs. Arrays have a leading axis of starts; object arrays are (starts, k, objects), tables (starts, k, categories).
 A state is a dict of such arrays, so that the engine can select starts without knowing what is in it.
 
 One-phase models form object sums and column sums in one pass over the cells, from the message that entered it
@@ -76,7 +76,7 @@ class Model(ABC):
 
     @abstractmethod
     def scales(self, sizes: Sizes) -> dict[str, Scale]:
-        """Scales of "objects" (per-object sums), "columns" (per-column sums), "votes", every share, and `bound_scales`."""
+        """Scales of "objects" and "columns" (the cells' sums), "votes", every share, and those of `bound_scales`."""
 
     @abstractmethod
     def share_shapes(self, iteration: int) -> dict[str, tuple[int, ...]]:
@@ -137,9 +137,7 @@ class Model(ABC):
         """The object step."""
 
     @abstractmethod
-    def shares(
-        self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int
-    ) -> dict[str, Reals]:
+    def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         """Per object (starts, *shape, n): its terms of every total in `share_shapes`, and of "bound".
 
         One-phase models compute them from the state that entered the cell step, and may use the new sums.

@@ -1,4 +1,4 @@
-"""Sites in the same process, for `ce.simulate`, the estimators and tests. Passes the same encoded messages as a network."""
+"""Sites in the same process, for estimators, `ce.simulate` and tests. Passes the same encoded messages as a network."""
 
 from __future__ import annotations
 

@@ -28,28 +28,19 @@ from typing import Any
 
 import numpy as np
 
-from ce.errors import LabelError
-from ce.labels import (
-    Column,
-    FilePath,
-    Kind,
-    LabelTable,
-    Noise,
+from ce.errors import LabelError, UnknownColumn
+from ce.labels.arrays import series_values
+from ce.labels.names import clean_text, factorise, listed, matching, refuse_repeated, refuse_unknown_noise
+from ce.labels.table import Column, FilePath, Kind, LabelTable, Noise
+from ce.labels.values import (
     Origin,
     Reading,
     array_column,
-    clean_text,
-    factorise,
     hard_column,
-    listed,
-    matching,
     object_ids,
     read_decimal,
     read_value,
     refuse_containers,
-    refuse_repeated,
-    refuse_unknown_noise,
-    series_values,
 )
 
 MISSING = {"", "NA", "NaN", "nan", "null"}
@@ -61,17 +52,17 @@ SOFT_NAME = re.compile(r"(clf|soft):([^=]*)=(.*)", re.DOTALL)
 SUM_TOLERANCE = 1e-3 + 1e-9
 
 
-def read_csv(path: FilePath, id: str, classifiers: Iterable[str], noise: Noise) -> LabelTable:
+def read_csv(
+    path: FilePath, id: str, classifiers: Iterable[str], wanted: Iterable[str] | None, noise: Noise
+) -> LabelTable:
     source = os.fspath(path)
     refuse_unknown_noise(noise)
     text = read_text(Path(path), source)
     name = source.lower().removesuffix(".gz")
-    tabs = name.endswith(".tsv") or (
-        not name.endswith(".csv") and "\t" in text.lstrip("\r\n").partition("\n")[0]
-    )
+    tabs = name.endswith(".tsv") or (not name.endswith(".csv") and "\t" in text.lstrip("\r\n").partition("\n")[0])
     header, records, lines = parse_csv(text, "\t" if tabs else ",", source)
     columns = [[record[at] for record in records] for at in range(len(header))]
-    return table_from_columns(header, columns, Origin(source, lines), id, classifiers, noise)
+    return table_from_columns(header, columns, Origin(source, lines), id, classifiers, wanted, noise)
 
 
 def read_text(path: Path, source: str) -> str:
@@ -133,7 +124,9 @@ def parse_csv(text: str, delimiter: str, source: str) -> tuple[list[str], list[l
     return header, records, lines
 
 
-def read_parquet(path: FilePath, id: str, classifiers: Iterable[str], noise: Noise) -> LabelTable:
+def read_parquet(
+    path: FilePath, id: str, classifiers: Iterable[str], wanted: Iterable[str] | None, noise: Noise
+) -> LabelTable:
     source = os.fspath(path)
     refuse_unknown_noise(noise)
     try:
@@ -150,7 +143,13 @@ def read_parquet(path: FilePath, id: str, classifiers: Iterable[str], noise: Noi
     except UnicodeDecodeError:
         raise LabelError("a text column is not UTF-8: write it again as UTF-8", source=source) from None
     return table_from_columns(
-        table.column_names, columns, Origin(source, range(2, table.num_rows + 2)), id, classifiers, noise
+        table.column_names,
+        columns,
+        Origin(source, range(2, table.num_rows + 2)),
+        id,
+        classifiers,
+        wanted,
+        noise,
     )
 
 
@@ -170,12 +169,13 @@ def table_from_columns(
     origin: Origin,
     id: str,
     classifiers: Iterable[str],
+    wanted: Iterable[str] | None,
     noise: Noise,
 ) -> LabelTable:
     """The checks and readings that every kind of file goes through."""
     names = [clean_text(name) for name in header]
     id_at = find_id(names, clean_text(id), origin.source)
-    planned = plan_columns(names, id_at, classifiers, origin.source)
+    planned = chosen(plan_columns(names, id_at, classifiers, origin.source), wanted, origin.source)
     if not origin.rows:
         raise LabelError("no rows below the header: expected one per object", source=origin.source)
     ids = object_ids(columns[id_at], origin, names[id_at])
@@ -192,6 +192,19 @@ def table_from_columns(
     return LabelTable(ids, made, origin.source)
 
 
+def chosen(plans: list[Planned], wanted: Iterable[str] | None, source: str) -> list[Planned]:
+    """The columns that the caller names, in that order; all of them if it names none."""
+    if wanted is None:
+        return plans
+    by_name = {plan.name: plan for plan in plans}
+    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    for name in names:
+        if name not in by_name:
+            problem = f"unknown column; the columns are {listed(by_name)}"
+            raise UnknownColumn(problem, source=source, column=name)
+    return [by_name[name] for name in names]
+
+
 def find_id(names: Sequence[str], id: str, source: str) -> int:
     """Where the ids are. Checked before the rest of the header, which may be no header without them."""
     if id in names:
@@ -203,9 +216,7 @@ def find_id(names: Sequence[str], id: str, source: str) -> int:
         found = "the header has one field only: are the fields separated by something else?"
     else:
         found = f"the columns are {listed(names)}."
-    raise LabelError(
-        f"no column of this name; {found} Name the column of the ids: --id NAME", source=source, column=id
-    )
+    raise LabelError(f"no column of this name; {found} Name the column of the ids: --id NAME", source=source, column=id)
 
 
 def plan_columns(names: Sequence[str], id_at: int, patterns: Iterable[str], source: str) -> list[Planned]:
@@ -213,9 +224,7 @@ def plan_columns(names: Sequence[str], id_at: int, patterns: Iterable[str], sour
     for at, name in enumerate(names):
         soft = SOFT_NAME.fullmatch(name)
         if not name or name == "clf:" or (soft and not (soft[2].strip() and soft[3].strip())):
-            problem = (
-                f"field {at + 1} of the header has an empty name: name it (pandas: write with index=False)"
-            )
+            problem = f"field {at + 1} of the header has an empty name: name it (pandas: write with index=False)"
             raise LabelError(problem, source=source)
         if name.startswith("__index_level_"):
             problem = "an index of pandas, not labels: write the file with index=False"

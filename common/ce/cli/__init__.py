@@ -1,0 +1,1 @@
+"""The analyst's command, `ce`."""

@@ -1,0 +1,93 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ce.job import MODELS
+from ce.labels import LabelTable
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def label_options(command: Command) -> Command:
+    """How label files are read."""
+    for option in reversed(
+        (
+            click.option("--id", "id_", default="id", show_default=True, metavar="NAME", help="The id column."),
+            click.option(
+                "--classifiers",
+                multiple=True,
+                metavar="GLOB",
+                help="Columns that are classifiers, beside those named clf:NAME. May be repeated.",
+            ),
+            click.option(
+                "--noise",
+                type=click.Choice(["missing", "keep"]),
+                default="missing",
+                show_default=True,
+                help="What a negative integer label means: no label, or a cluster of its own.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def model_options(command: Command) -> Command:
+    """What is fitted."""
+    for option in reversed(
+        (
+            click.option("--clusters", type=int, metavar="K", help="Consensus clusters (bce, mixture)."),
+            click.option("--model", type=click.Choice(MODELS), default="bce", show_default=True),
+            click.option(
+                "--class",
+                "classes",
+                multiple=True,
+                metavar="NAME",
+                help="bc3e: a class name; repeat for each. Default: all that the classifiers use.",
+            ),
+            click.option("--restarts", type=int, default=5, show_default=True, help="Starts; the best wins."),
+            click.option("--seed", type=int, default=0, show_default=True, help="Equal seeds, equal bits."),
+            click.option("--max-iterations", type=int, default=0, help="Default: 300, or 10 for bc3e."),
+            click.option("--posterior", type=click.Choice(["joint", "factorised"]), default="joint", help="bc3e."),
+            click.option("--start", type=click.Choice(["votes", "diffused"]), default="votes", help="bc3e."),
+            click.option(
+                "--truth",
+                type=click.Path(path_type=Path),
+                metavar="FILE",
+                help="id and true label, to score the consensus with; used for nothing else.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def format_option(command: Command) -> Command:
+    return click.option(
+        "--format",
+        "format_",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Tables for people, or JSON for scripts.",
+    )(command)
+
+
+def read_labels(path: Path, id_: str, classifiers: tuple[str, ...], noise: str) -> LabelTable:
+    return LabelTable.from_file(path, id=id_, classifiers=classifiers, noise="keep" if noise == "keep" else "missing")
+
+
+def class_names(names: tuple[str, ...]) -> tuple[int, ...] | tuple[str, ...] | None:
+    """--class as the label files spell them: integers if all are."""
+    if not names:
+        return None
+    try:
+        return tuple(int(name) for name in names)
+    except ValueError:
+        return names

@@ -1,0 +1,249 @@
+"""What the commands show and write: progress, the consensus file, the closing table or JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ce import metrics
+from ce.errors import InputError
+from ce.labels import Column, LabelTable
+from ce.protocol.home import Progress as Where
+from ce.protocol.topology import Categories
+from ce.ring import Reals
+from ce.simulation import Simulation
+
+#: Below this, clusters do not follow classes and the votes alone may do better (see MATH: german, pima).
+LOW_KAPPA = 0.3
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[Where], None] | None]:
+    """A bar with iteration and bound on a terminal; nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[bound]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("starting", total=1, bound="")
+
+        def show(where: Where) -> None:
+            starts = f"{where.running} start{'s' if where.running != 1 else ''} running"
+            bar.update(
+                task,
+                description="iteration" if where.has_bound else "diffusing votes",
+                completed=where.iteration,
+                total=max(where.max_iter, where.iteration, 1),
+                bound=f"bound {where.bound:,.4f}  {starts}" if where.has_bound else "",
+            )
+
+        yield show
+
+
+def write_consensus(
+    path: Path, ids: NDArray[np.str_], labels: NDArray[Any], memberships: Reals, classes: Categories
+) -> None:
+    """id, label, confidence and one probability per cluster (p0, ...) or class (p:NAME); atomically."""
+    header = [f"p:{name}" for name in classes] or [f"p{h}" for h in range(memberships.shape[1])]
+    confidence = memberships.max(axis=1)
+    unlabelled = (labels == "") if labels.dtype.kind == "U" else (labels == -1)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["id", "label", "confidence", *header])
+            for i, own in enumerate(ids):
+                label = "" if unlabelled[i] else labels[i]
+                writer.writerow([own, label, repr(float(confidence[i])), *map(repr, memberships[i].tolist())])
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """A simulation's result over all sites, as it can be looked at on one machine: one row per object."""
+
+    ids: NDArray[np.str_]
+    labels: NDArray[Any]
+    columns: dict[str, NDArray[np.intp]]  # base clustering or classifier -> codes aligned with ids, -1 = missing
+
+    @classmethod
+    def of(cls, result: Simulation, tables: Mapping[str, LabelTable]) -> Consensus:
+        ids = np.concatenate([site.ids for site in result.sites.values()])
+        labels = np.concatenate([site.labels for site in result.sites.values()])
+        unique, first = np.unique(ids, return_index=True)
+        columns: dict[str, NDArray[np.intp]] = {}
+        names: dict[str, dict[Any, int]] = {}
+        for table in tables.values():
+            position = np.searchsorted(unique, table.ids)
+            for column in table.columns:
+                known = names.setdefault(column.name, {})
+                codes = np.array([known.setdefault(c, len(known)) for c in column.categories] or [0])
+                whole = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
+                own = hard_codes(column)
+                whole[position[own >= 0]] = codes[own[own >= 0]]
+        return cls(unique, labels[first], columns)
+
+    def agreement(self) -> dict[str, dict[str, float]]:
+        """NMI and ARI with each base clustering, over the objects that have both."""
+        usable = self._missing_as_minus_one()
+        return {
+            name: {"nmi": metrics.nmi(codes, usable), "ari": metrics.ari(codes, usable)}
+            for name, codes in self.columns.items()
+            if ((codes >= 0) & (usable >= 0)).any()
+        }
+
+    def scores(self, truth: LabelTable) -> dict[str, float]:
+        """Agreement with the truth, over the objects that the truth names."""
+        column = truth.columns[0]
+        position = {own: i for i, own in enumerate(self.ids)}
+        where = np.array([position.get(own, -1) for own in truth.ids])
+        if (where < 0).all():
+            raise InputError(f"{truth.source}: names none of the objects")
+        known = hard_codes(column)[where >= 0]
+        found = self._missing_as_minus_one()[where[where >= 0]]
+        scores = {
+            "ari": metrics.ari(known, found),
+            "nmi": metrics.nmi(known, found),
+            "micro_precision": metrics.micro_precision(known, found),
+        }
+        if self.labels.dtype.kind == "U" or isinstance(column.categories[0], str):
+            names = np.array([str(c) for c in column.categories])
+            right = names[known] == self.labels[where[where >= 0]].astype(str)
+            scores["accuracy"] = float(right[known >= 0].mean())
+        return scores
+
+    def _missing_as_minus_one(self) -> NDArray[np.intp]:
+        if self.labels.dtype.kind != "U":
+            return self.labels.astype(np.intp)
+        _, codes = np.unique(self.labels, return_inverse=True)
+        return np.where(self.labels == "", -1, codes)
+
+
+def hard_codes(column: Column) -> NDArray[np.intp]:
+    """The column's codes; of a soft one its most likely category."""
+    if column.codes is not None:
+        return column.codes.astype(np.intp)
+    assert column.probabilities is not None
+    best = np.nan_to_num(column.probabilities, nan=-1.0).argmax(axis=1)
+    return np.where(column.observed, best, -1)
+
+
+def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) -> dict[str, Any]:
+    """Everything the closing table shows, for --format json."""
+    present = consensus.labels[_labelled(consensus.labels)]
+    names, sizes = np.unique(present, return_counts=True)
+    report: dict[str, Any] = {
+        "model": result.job.model,
+        "objects": len(consensus.ids),
+        "sites": {name: len(site.ids) for name, site in result.sites.items()},
+        "layout": result.layout,
+        "privacy": result.privacy,
+        "lower_bound": result.lower_bound,
+        "iterations": result.iterations,
+        "converged": result.converged,
+        "exchanges": result.exchanges,
+        "bytes_sent": result.bytes_sent,
+        "sizes": {str(name): int(size) for name, size in zip(names, sizes, strict=True)},
+        "agreement": consensus.agreement(),
+        "excluded": [
+            {"site": e.site, "rule": e.rule, "objects": e.objects, "columns": list(e.columns)} for e in result.excluded
+        ],
+    }
+    if result.kappa is not None:
+        report["kappa"] = result.kappa
+    if truth is not None:
+        report["truth"] = consensus.scores(truth)
+    return report
+
+
+def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> None:
+    """Print a summary as tables or as JSON."""
+    if format_ == "json":
+        json.dump({**report, "written": [str(path) for path in written]}, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+        return
+    console = Console()
+    several = len(report["sites"]) > 1
+    facts = Table(title="Consensus", show_header=False, title_justify="left")
+    facts.add_row("model", report["model"])
+    facts.add_row("objects", f"{report['objects']:,}")
+    if several:
+        facts.add_row("sites", ", ".join(f"{name} ({n:,})" for name, n in report["sites"].items()))
+        facts.add_row("layout", f"{report['layout']}, {report['privacy']} sums")
+        facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
+    end = "converged" if report["converged"] else "stopped at the limit"
+    facts.add_row("iterations", f"{report['iterations']:,}, {end}")
+    facts.add_row("lower bound", f"{report['lower_bound']:,.4f}")
+    if "kappa" in report:
+        facts.add_row("kappa", f"{report['kappa']:.3f} (clusterings' view against the votes)")
+    console.print(facts)
+
+    sizes = Table(title="Sizes", title_justify="left")
+    sizes.add_column("class" if report["model"] == "bc3e" else "cluster")
+    sizes.add_column("objects", justify="right")
+    for name, size in report["sizes"].items():
+        sizes.add_row(name, f"{size:,}")
+    console.print(sizes)
+
+    agreement = Table(title="Agreement of the consensus with", title_justify="left")
+    for title, justify in (("labels", "left"), ("NMI", "right"), ("ARI", "right")):
+        agreement.add_column(title, justify=justify)  # type: ignore[arg-type]
+    for name, scores in report["agreement"].items():
+        agreement.add_row(name, f"{scores['nmi']:.3f}", f"{scores['ari']:.3f}")
+    if "truth" in report:
+        agreement.add_section()
+        truth = report["truth"]
+        agreement.add_row("[bold]the truth[/]", f"[bold]{truth['nmi']:.3f}[/]", f"[bold]{truth['ari']:.3f}[/]")
+    console.print(agreement)
+    if "truth" in report:
+        extra = [f"micro-precision {report['truth']['micro_precision']:.3f}"]
+        if "accuracy" in report["truth"]:
+            extra.append(f"accuracy {report['truth']['accuracy']:.3f}")
+        console.print(f"against the truth: {', '.join(extra)}", highlight=False)
+    for excluded in report["excluded"]:
+        what = f"{excluded['objects']:,} objects" if excluded["objects"] else ", ".join(excluded["columns"])
+        console.print(f"[yellow]left out at {excluded['site']}:[/] {what} ({excluded['rule']})", highlight=False)
+    if report.get("kappa", 1.0) < LOW_KAPPA:
+        console.print("[yellow]clusters do not follow classes here (low kappa): the votes alone may do better[/]")
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = labels != ("" if labels.dtype.kind == "U" else -1)
+    return mask
+
+
+def _size(n_bytes: int) -> str:
+    size = float(n_bytes)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} GB"

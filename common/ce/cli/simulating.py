@@ -1,0 +1,98 @@
+"""ce simulate: a job over several sites, each with its own labels, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ce.cli.options import class_names, format_option, label_options, model_options, read_labels
+from ce.cli.report import Consensus, progress_bar, show, summary, write_consensus
+from ce.errors import InputError
+from ce.job import PRIVACY, Job
+from ce.labels import LabelTable
+from ce.simulation import simulate as simulate_job
+from ce.splits import split as split_table
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--split", metavar="HOW", help="Split one file: rows:4, columns:4 or blocks:6.")
+@click.option("--privacy", type=click.Choice(PRIVACY), help="How sums travel; this version simulates plain sums.")
+@click.option("--transport", type=click.Choice(["inprocess", "grpc"]), default="inprocess", show_default=True)
+@model_options
+@label_options
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="One consensus file per site goes here.")
+@format_option
+def simulate(
+    files: tuple[Path, ...],
+    split: str | None,
+    privacy: str | None,
+    transport: str,
+    clusters: int | None,
+    model: str,
+    classes: tuple[str, ...],
+    restarts: int,
+    seed: int,
+    max_iterations: int,
+    posterior: str,
+    start: str,
+    truth: Path | None,
+    id_: str,
+    classifiers: tuple[str, ...],
+    noise: str,
+    out: Path | None,
+    format_: str,
+) -> None:
+    """Run a job over several sites: one file each, named by the file, or one file split.
+
+    \b
+    Examples:
+      ce simulate north.csv east.csv south.csv --clusters 5 --out results
+      ce simulate labels.csv --split rows:4 --clusters 5 --out results
+      ce simulate labels.csv --split blocks:6 --clusters 5 --truth truth.csv --format json
+    """
+    tables = _tables(files, split, seed, id_, classifiers, noise)
+    true = None if truth is None else read_labels(truth, id_, (), "keep")
+    job = Job(
+        name="simulation",
+        model=model,
+        clusters=clusters,
+        classes=class_names(classes),
+        sites=tuple(tables),
+        restarts=restarts,
+        seed=seed,
+        max_iterations=max_iterations,
+        posterior=posterior,
+        start=start,
+    )
+    with progress_bar() as on_progress:
+        result = simulate_job(job, tables, privacy=privacy, transport=transport, on_progress=on_progress)
+    written = []
+    if out is not None:
+        for name, site in result.sites.items():
+            path = out / f"{name}.csv"
+            write_consensus(path, site.ids, site.labels, site.memberships, result.classes)
+            written.append(path)
+    show(summary(result, Consensus.of(result, tables), true), format_, written)
+
+
+def _tables(
+    files: tuple[Path, ...],
+    split: str | None,
+    seed: int,
+    id_: str,
+    classifiers: tuple[str, ...],
+    noise: str,
+) -> dict[str, LabelTable]:
+    if split is not None:
+        if len(files) != 1:
+            raise click.UsageError("--split takes one file; without it each file is a site")
+        return split_table(read_labels(files[0], id_, classifiers, noise), split, seed)
+    tables: dict[str, LabelTable] = {}
+    for path in files:
+        name = path.name.split(".")[0]
+        if name in tables:
+            raise InputError(f"two files would be site {name!r}: sites are named by their files; rename one")
+        tables[name] = read_labels(path, id_, classifiers, noise)
+    return tables

@@ -1,0 +1,142 @@
+"""A job: what the sites compute together. The same keys in job.toml, in `ce.Job(...)` and on the wire.
+
+Every key is checked here, once; an error names the key, what it may be, and the nearest known name of an unknown one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from ce.errors import ConfigError
+
+MODELS = ("bce", "bc3e", "mixture")
+PRIVACY = ("plain", "masked", "blind")
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds that the coordinator waits: for all sites to enrol, for one round, for the whole job."""
+
+    enrol_s: float = 3600.0
+    round_s: float = 600.0
+    job_s: float = 86400.0
+
+    def __post_init__(self) -> None:
+        for key in ("enrol_s", "round_s", "job_s"):
+            value = getattr(self, key)
+            if not _is_number(value) or value <= 0:
+                raise ConfigError(f"deadlines.{key} is a positive number of seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What to compute. `clusters` for bce and mixture, `classes` (a number or names) for bc3e."""
+
+    name: str = "job"
+    model: str = "bce"
+    clusters: int | None = None
+    classes: int | tuple[int, ...] | tuple[str, ...] | None = None
+    sites: tuple[str, ...] = ()
+    restarts: int = 5
+    seed: int = 0
+    max_iterations: int = 0  # 0: the model's own, 300, or 10 for bc3e
+    tolerance: float = 1e-6
+    privacy: str = "masked"
+    schedule: str = "joint"
+    local_loops: int = 1
+    smoothing: float = 0.01
+    posterior: str = "joint"  # bc3e: "joint" | "factorised"
+    start: str = "votes"  # bc3e: "votes" | "diffused"
+    on_dropout: str = "wait"
+    deadlines: Deadlines = field(default_factory=Deadlines)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or len(self.name) > 100 or "/" in self.name:
+            raise ConfigError("name is a text of 1 to 100 characters without '/'")
+        self._choose("model", MODELS)
+        self._choose("privacy", PRIVACY)
+        self._choose("schedule", ("joint", "newton"))
+        self._choose("posterior", ("joint", "factorised"))
+        self._choose("start", ("votes", "diffused"))
+        self._choose("on_dropout", ("wait", "fail", "continue"))
+        for key, smallest in (("restarts", 1), ("max_iterations", 0), ("local_loops", 1)):
+            self._whole(key, smallest)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise ConfigError("seed is a whole number")
+        for key in ("tolerance", "smoothing"):
+            if not _is_number(getattr(self, key)) or not 0 <= getattr(self, key) < float("inf"):
+                raise ConfigError(f"{key} is a number of at least 0")
+        sites: Any = self.sites
+        if not isinstance(sites, (list, tuple)) or not all(isinstance(site, str) and site for site in sites):
+            raise ConfigError('sites is a list of site names, like ["north", "south"]')
+        if len(set(sites)) < len(sites):
+            raise ConfigError("sites names a site twice")
+        object.__setattr__(self, "sites", tuple(sites))
+        if isinstance(self.deadlines, Mapping):
+            object.__setattr__(self, "deadlines", Deadlines(**_known(Deadlines, self.deadlines, "deadlines.")))
+        if self.max_iterations == 0:
+            object.__setattr__(self, "max_iterations", 10 if self.model == "bc3e" else 300)
+        self._check_outcome()
+
+    def _check_outcome(self) -> None:
+        """clusters or classes, whichever the model needs."""
+        if self.model != "bc3e":
+            if self.clusters is None:
+                raise ConfigError(f"clusters is missing: how many consensus clusters should {self.model} find?")
+            self._whole("clusters", 1)
+            if self.classes is not None:
+                raise ConfigError(f"classes is for bc3e; {self.model} takes clusters")
+            return
+        if self.clusters is not None:
+            raise ConfigError("clusters is for bce and mixture; bc3e takes classes")
+        if self.classes is None or isinstance(self.classes, int):
+            if isinstance(self.classes, bool) or (self.classes is not None and self.classes < 2):
+                raise ConfigError("classes is at least 2")
+            return
+        names = tuple(self.classes)
+        if len(names) < 2 or len(set(names)) < len(names) or len({type(name) for name in names}) > 1:
+            raise ConfigError('classes is a number, or at least two different names, like ["benign", "malign"]')
+        object.__setattr__(self, "classes", names)
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Self:
+        """Read a job file."""
+        try:
+            with Path(path).open("rb") as file:
+                keys = tomllib.load(file)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: is not TOML: {error}") from error
+        try:
+            return cls(**_known(cls, keys, ""))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+
+    def _choose(self, key: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, key) not in choices:
+            raise ConfigError(f"{key} is one of {', '.join(choices)}")
+
+    def _whole(self, key: str, smallest: int) -> None:
+        value = getattr(self, key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+            raise ConfigError(f"{key} is a whole number of at least {smallest}")
+
+
+def _known(cls: type, keys: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    names = [f.name for f in fields(cls)]
+    for key in keys:
+        if key not in names:
+            close = difflib.get_close_matches(key, names, 1)
+            hint = f"; did you mean {prefix}{close[0]}?" if close else f"; known keys: {', '.join(names)}"
+            raise ConfigError(f"unknown key {prefix}{key}{hint}")
+    return dict(keys)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value

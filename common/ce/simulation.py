@@ -1,0 +1,203 @@
+"""`ce.simulate`: a whole job on one machine, each site's labels in its own engine, as the daemons would run it.
+
+A simulation reveals nothing to anybody, so it runs with plain sums whatever mode the job asks for; totals are the same
+words in every mode, and so are the results. `Simulation.privacy` says which mode was run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import ConfigError, InputError
+from ce.job import PRIVACY, Job
+from ce.labels import LabelTable
+from ce.models.base import hard_labels
+from ce.models.bc3e import BC3E, class_labels
+from ce.models.bce import BCE
+from ce.models.mixture import Mixture
+from ce.protocol.home import Progress
+from ce.protocol.run import run
+from ce.protocol.starts import SecretStarts, SeededStarts, Starts
+from ce.protocol.topology import Categories, Layout
+from ce.ring import Reals
+from ce.steps.model import Model
+
+
+@dataclass(frozen=True)
+class SiteResult:
+    """What one site gets: results for its own objects, in the order of its table."""
+
+    ids: NDArray[np.str_]
+    labels: NDArray[Any]  # 0-based clusters (-1: no label anywhere), or class names
+    memberships: Reals  # (n, k)
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """Something that took no part, and the rule that says so. Never an id."""
+
+    site: str
+    rule: Literal["objects without a label", "classifiers in a model without classes"]
+    objects: int = 0
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """The result of a simulated job."""
+
+    job: Job
+    sites: dict[str, SiteResult]
+    parameters: dict[str, Any]
+    bound_path: Reals
+    lower_bound: float
+    iterations: int
+    converged: bool
+    exchanges: int
+    bytes_sent: int
+    layout: Layout
+    privacy: str
+    excluded: tuple[Excluded, ...]
+    classes: Categories  # bc3e: the names of the columns of memberships
+    kappa: float | None  # bc3e: do the clusterings follow the classes?
+
+
+def simulate(
+    job: Job,
+    tables: Mapping[str, LabelTable],
+    *,
+    privacy: str | None = None,
+    transport: str = "inprocess",
+    secrets: Mapping[str, bytes] | None = None,
+    policy: Mapping[str, Any] | str | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Simulation:
+    """Run `job` over the sites' tables on this machine.
+
+    Starts come from the job's seed or, given `secrets`, from each site's secret as the daemons draw them. `privacy`,
+    `transport` and `policy` other than "plain", "inprocess" and None are not available in this version.
+    """
+    _check_available(privacy, transport, policy)
+    _check_sites(job, tables)
+    model, classes = _model(job, list(tables.values()))
+    result = run(
+        model,
+        tables,
+        _starts(job, tables, secrets),
+        classes=classes,
+        on_progress=on_progress,
+    )
+    outcome = result.outcome
+    path = outcome.paths[outcome.winner]
+    sites = {}
+    for name, table in tables.items():
+        site = result.sites[name]
+        memberships = site.memberships()
+        if classes:
+            labels = class_labels(memberships, classes, site.unlabelled)
+        else:
+            labels = hard_labels(memberships, site.unlabelled)
+        sites[name] = SiteResult(table.ids, labels, memberships)
+    return Simulation(
+        job=job,
+        sites=sites,
+        parameters=_parameters(job, outcome.globals) | {"beta": result.tables()},
+        bound_path=np.array(path.bounds),
+        lower_bound=path.bounds[-1],
+        iterations=outcome.iterations,
+        converged=path.converged,
+        exchanges=outcome.exchanges,
+        bytes_sent=result.bytes_sent,
+        layout=result.topology.layout,
+        privacy="plain",
+        excluded=_excluded(tables, {n: s.unlabelled for n, s in result.sites.items()}, model),
+        classes=classes,
+        kappa=outcome.kappa,
+    )
+
+
+def _check_available(privacy: str | None, transport: str, policy: object) -> None:
+    if privacy is not None and privacy not in PRIVACY:
+        raise ConfigError(f"privacy is one of {', '.join(PRIVACY)}")
+    if privacy not in (None, "plain"):
+        raise ConfigError(f"privacy {privacy!r} is not available in this version; sums are plain")
+    if transport != "inprocess":
+        raise ConfigError(f"transport {transport!r} is not available in this version; it has 'inprocess'")
+    if policy is not None:
+        raise ConfigError("policies are not available in this version; a simulation reveals nothing to anybody")
+
+
+def _check_sites(job: Job, tables: Mapping[str, LabelTable]) -> None:
+    if not tables:
+        raise InputError("no site: give at least one table")
+    if job.sites and set(job.sites) != set(tables):
+        raise InputError(f"the job is for {', '.join(job.sites)}; the tables are of {', '.join(tables)}")
+
+
+def _model(job: Job, tables: list[LabelTable]) -> tuple[Model, Categories]:
+    if job.model == "bce":
+        return BCE(
+            job.clusters or 0,
+            n_init=job.restarts,
+            max_iter=job.max_iterations,
+            tol=job.tolerance,
+            smoothing=job.smoothing,
+            schedule="joint" if job.schedule == "joint" else "newton",
+            local_loops=job.local_loops,
+        ).steps(), ()
+    if job.model == "mixture":
+        return Mixture(
+            job.clusters or 0,
+            n_init=job.restarts,
+            max_iter=job.max_iterations,
+            tol=job.tolerance,
+            smoothing=job.smoothing,
+        ).steps(), ()
+    estimator = BC3E(
+        None if isinstance(job.classes, int) else job.classes,
+        job.classes if isinstance(job.classes, int) else None,
+        posterior="joint" if job.posterior == "joint" else "factorised",
+        start="diffused" if job.start == "diffused" else "votes",
+        max_iter=job.max_iterations,
+        tol=job.tolerance,
+        smoothing=job.smoothing,
+        local_loops=job.local_loops,
+    )
+    classes = estimator.resolve_classes(tables)
+    return estimator.steps(len(classes)), classes
+
+
+def _starts(job: Job, tables: Mapping[str, LabelTable], secrets: Mapping[str, bytes] | None) -> dict[str, Starts]:
+    if secrets is None:
+        return {site: SeededStarts(job.seed) for site in tables}
+    missing = sorted(set(tables) - set(secrets))
+    if missing:
+        raise InputError(f"no secret for {', '.join(missing)}")
+    first = secrets[min(tables)]
+    return {site: SecretStarts.of(secrets[site], first, job.name) for site in tables}
+
+
+def _parameters(job: Job, globals_: Mapping[str, Reals]) -> dict[str, Any]:
+    names = {"bce": ("alpha",), "mixture": ("weights",), "bc3e": ("mu", "sigma2")}[job.model]
+    parameters: dict[str, Any] = {name: globals_[name][0] for name in names}
+    if job.model == "bc3e":
+        parameters["delta2"] = float(globals_["delta2"][0, 0])
+    return parameters
+
+
+def _excluded(
+    tables: Mapping[str, LabelTable], unlabelled: Mapping[str, NDArray[np.bool_]], model: Model
+) -> tuple[Excluded, ...]:
+    found = []
+    for site, table in tables.items():
+        if unlabelled[site].any():
+            found.append(Excluded(site, "objects without a label", objects=int(unlabelled[site].sum())))
+        if table.classifiers and not model.uses_votes:
+            names = tuple(column.name for column in table.classifiers)
+            found.append(Excluded(site, "classifiers in a model without classes", columns=names))
+    return tuple(found)
