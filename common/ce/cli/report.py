@@ -211,8 +211,8 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
         sizes.add_row(name, f"{size:,}")
     console.print(sizes)
 
-    agreement = Table(title="Agreement of the consensus with", title_justify="left")
-    for title, justify in (("labels", "left"), ("NMI", "right"), ("ARI", "right")):
+    agreement = Table(title="Agreement", title_justify="left")
+    for title, justify in (("consensus with", "left"), ("NMI", "right"), ("ARI", "right")):
         agreement.add_column(title, justify=justify)  # type: ignore[arg-type]
     for name, scores in report["agreement"].items():
         agreement.add_row(name, f"{scores['nmi']:.3f}", f"{scores['ari']:.3f}")
@@ -227,7 +227,7 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
             extra.append(f"accuracy {report['truth']['accuracy']:.3f}")
         console.print(f"against the truth: {', '.join(extra)}", highlight=False)
     for excluded in report["excluded"]:
-        what = f"{excluded['objects']:,} objects" if excluded["objects"] else ", ".join(excluded["columns"])
+        what = ", ".join(excluded["columns"]) or f"{excluded['objects']:,} of its objects"
         console.print(f"[yellow]left out at {excluded['site']}:[/] {what} ({excluded['rule']})", highlight=False)
     if report.get("kappa", 1.0) < LOW_KAPPA:
         console.print("[yellow]clusters do not follow classes here (low kappa): the votes alone may do better[/]")
