@@ -1,0 +1,202 @@
+"""Any topology equals one site: the first promise of the project.
+
+Every parameter and every membership of a distributed run is compared with the run of the pooled labels on one site
+from the same start. Sums are integers and every object is computed by itself, so equality is to the bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import TOPOLOGIES, Problem, deal, problem
+
+from ce.labels import LabelTable
+from ce.models import BC3E, BCE, Mixture
+from ce.protocol.run import Run, run
+from ce.protocol.starts import SeededStarts
+from ce.steps.model import Model
+
+
+def models(k: int) -> dict[str, Model]:
+    """Every model, with schedules short enough to pass through all of their parts in a few iterations."""
+    return {
+        "bce anneal": BCE(k, n_init=2, anneal_iter=3, max_iter=18, tol=0).steps(),
+        "bce newton": BCE(k, n_init=1, init="dirichlet", schedule="newton", max_iter=6, tol=0).steps(),
+        "bce fixed alpha": BCE(k, n_init=1, learn_alpha=False, alpha=0.5, smoothing=0.0, max_iter=5, tol=0).steps(),
+        "mixture": Mixture(k, n_init=2, max_iter=6, tol=0).steps(),
+        "mixture unsmoothed": Mixture(k, n_init=1, smoothing=0.0, max_iter=6, tol=0).steps(),
+        "bc3e joint": BC3E(max_iter=4, tol=0).steps(k),
+        "bc3e factorised": BC3E(posterior="factorised", max_iter=4, tol=0).steps(k),
+        "bc3e diffused": _few_rounds(BC3E(start="diffused", max_iter=3, tol=0).steps(k)),
+    }
+
+
+def _few_rounds(model: Model) -> Model:
+    model.max_iter = 4
+    return model
+
+
+def fit(model: Model, tables: dict[str, LabelTable], classes: tuple[str, ...] = ()) -> Run:
+    return run(model, tables, {site: SeededStarts(3) for site in tables}, classes=classes)
+
+
+def by_id(result: Run, tables: dict[str, LabelTable]) -> dict[str, np.ndarray]:
+    """Memberships of every object, which all of its sites must agree on."""
+    found: dict[str, np.ndarray] = {}
+    for name, table in tables.items():
+        for own, row in zip(table.ids, result.sites[name].memberships(), strict=True):
+            assert own not in found or (found[own] == row).all()
+            found[own] = row
+    return found
+
+
+def assert_same_bits(one: Run, pooled: LabelTable, many: Run, tables: dict[str, LabelTable]) -> None:
+    expected = by_id(one, {"all": pooled})
+    for own, row in by_id(many, tables).items():
+        np.testing.assert_array_equal(row, expected[own])
+    for name, value in one.outcome.globals.items():
+        np.testing.assert_array_equal(many.outcome.globals[name], value, err_msg=name)
+    assert many.outcome.winner == one.outcome.winner
+    for start, path in one.outcome.paths.items():
+        assert many.outcome.paths[start].bounds == path.bounds
+    tables_of_one = one.tables()
+    for name, table in many.tables().items():
+        np.testing.assert_array_equal(table, tables_of_one[name], err_msg=name)
+    assert many.outcome.kappa == one.outcome.kappa
+
+
+PROBLEMS = st.builds(
+    problem,
+    st.integers(0, 2**32),
+    k=st.integers(2, 6),
+    clusterings=st.integers(1, 8),
+    missing=st.floats(0, 0.6),
+    classifiers=st.integers(1, 3),
+)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("name", models(2))
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(example=PROBLEMS, sites=st.integers(1, 7), seed=st.integers(0, 2**32), lists_all=st.booleans())
+def test_any_topology_equals_one_site_to_the_bit(
+    name: str, topology: str, example: Problem, sites: int, seed: int, lists_all: bool
+) -> None:
+    model = models(example.k)[name]
+    pooled = example.table
+    owner = TOPOLOGIES[topology](pooled, sites, np.random.default_rng(seed))
+    tables = deal(pooled, owner, lists_all=lists_all)
+    # Objects and columns that no site lists do not exist for the sites; the pooled run must not know them either.
+    listed = np.isin(pooled.ids, np.concatenate([table.ids for table in tables.values()]))
+    columns = [c.name for c in pooled.columns if any(c.name in [d.name for d in t.columns] for t in tables.values())]
+    pooled = pooled.select(listed, columns)
+    if model.uses_votes and not pooled.classifiers:
+        return
+    tables = {site: table for site, table in tables.items() if model.uses_votes or table.clusterings}
+    if not model.uses_votes:
+        known = np.isin(pooled.ids, np.concatenate([table.ids for table in tables.values()]))
+        pooled = pooled.select(known, [c.name for c in pooled.clusterings])
+    one = fit(model, {"all": pooled}, example.classes)
+    many = fit(models(example.k)[name], tables, example.classes)
+    assert_same_bits(one, pooled, many, tables)
+
+
+@pytest.mark.parametrize("topology", ["rows", "columns", "rectangles"])
+def test_five_starts_with_their_own_ends_pick_the_same_winner(topology: str) -> None:
+    for seed in range(3):
+        example = problem(seed, k=3, clusterings=6, missing=0.2, n=80)
+        pooled = example.table
+        tables = deal(pooled, TOPOLOGIES[topology](pooled, 4, np.random.default_rng(seed)), lists_all=True)
+        model = BCE(3, n_init=5, anneal_iter=10, max_iter=80).steps()
+        assert_same_bits(fit(model, {"all": pooled}), pooled, fit(model, tables), tables)
+
+
+def test_the_order_of_sites_does_not_matter() -> None:
+    example = problem(1, k=3, clusterings=5, missing=0.3, classifiers=2)
+    tables = deal(example.table, TOPOLOGIES["ragged"](example.table, 5, np.random.default_rng(1)))
+    turned = dict(reversed(tables.items()))
+    for name, model in models(3).items():
+        ours, theirs = (fit(model, t, example.classes) for t in (tables, turned))
+        assert ours.outcome.paths == theirs.outcome.paths, name
+        for site in tables:
+            np.testing.assert_array_equal(ours.sites[site].memberships(), theirs.sites[site].memberships())
+
+
+def test_many_classes_and_blocks_of_one_object_keep_the_bits() -> None:
+    """numpy sums eight numbers or more pairwise when they are contiguous, as they are for a single object."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 12, (40, 6))
+    pooled = LabelTable.from_arrays(codes, ids=np.arange(40))
+    owner = np.zeros((40, 6), dtype=np.intp)
+    owner[0], owner[1, :3], owner[2, 3:] = 1, 2, 3
+    tables = deal(pooled, owner, lists_all=True)
+    for model in (BCE(11, n_init=2, anneal_iter=2, max_iter=16, tol=0).steps(), Mixture(11, max_iter=8, tol=0).steps()):
+        assert_same_bits(fit(model, {"all": pooled}), pooled, fit(model, tables), tables)
+
+
+def test_one_site_and_more_use_one_exchange_per_iteration() -> None:
+    """DESIGN section 2: two exchanges only for two-phase models where a shared block has cells of a shared column."""
+    example = problem(2, k=3, clusterings=6, missing=0.0, n=60)
+    rng = np.random.default_rng(0)
+    wanted: dict[tuple[str, str], int] = {}
+    for topology in ("rows", "columns", "ragged"):
+        tables = deal(example.table, TOPOLOGIES[topology](example.table, 3, rng))
+        for name, model in (("bce", models(3)["bce newton"]), ("mixture", models(3)["mixture"])):
+            wanted[name, topology] = fit(model, tables).outcome.exchanges
+    # One to open, one per iteration, one for the bound of what is returned.
+    assert [wanted["bce", t] for t in ("rows", "columns", "ragged")] == [8, 8, 8]
+    assert [wanted["mixture", t] for t in ("rows", "columns", "ragged")] == [8, 8, 14]
+
+
+def test_what_leaves_a_site_is_what_the_layout_needs() -> None:
+    """A private block's objects and a lone holder's column never appear in an answer."""
+    example = problem(3, k=2, clusterings=4, missing=0.0, n=40)
+    table = example.table
+    owner = np.zeros((40, 4), dtype=np.intp)
+    owner[20:, :2] = 1  # objects 20+ are shared by both sites, columns 2 and 3 belong to site 0 alone
+    owner[20:30, :2] = 0
+    tables = deal(table, owner)
+    seen: list[dict[str, Any]] = []
+    result = _recorded(models(2)["bce newton"], tables, seen)
+    blocks = {b.index for b in result.topology.blocks if b.shared}
+    columns = {c.index for c in result.topology.columns if c.shared}
+    assert blocks
+    assert columns
+    for arrays in seen:
+        for name, array in arrays.items():
+            kind, index = name.split("/")[:2]
+            assert kind == "global" or int(index) in (blocks if kind == "block" else columns)
+            if kind == "block":
+                assert array.shape[-1] == result.topology.blocks[int(index)].size
+
+
+def _recorded(model: Model, tables: dict[str, LabelTable], seen: list[dict[str, Any]]) -> Run:
+    from ce.protocol.home import Home
+    from ce.protocol.messages import Answer
+
+    original = Home.add
+
+    def add(self: Home, site: str, answer: Answer) -> None:
+        seen.append(dict(answer.arrays))
+        original(self, site, answer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Home, "add", add)
+        return fit(model, tables)
+
+
+def test_local_loops_keep_the_bound_rising_and_save_exchanges() -> None:
+    example = problem(5, k=4, clusterings=8, missing=0.1, n=200)
+    tables = deal(example.table, TOPOLOGIES["columns"](example.table, 4, np.random.default_rng(0)))
+    exchanges = {}
+    for loops in (1, 10):
+        model = BCE(4, n_init=1, learn_alpha=False, alpha=1.0, local_loops=loops, max_iter=300, tol=1e-8).steps()
+        result = fit(model, tables)
+        path = np.array(result.outcome.paths[0].bounds)
+        assert (np.diff(path) >= -1e-9 * abs(path[-1])).all()
+        exchanges[loops] = result.outcome.exchanges
+    assert exchanges[10] < exchanges[1]
