@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test test-slow check format bench clean
 
 help:
 	@echo "make demo    run the main job on the example labels"
 	@echo "make test    run the tests"
+	@echo "make test-slow  the tests that take minutes"
 	@echo "make check   lint, format check, types, import rules"
 	@echo "make format  format the code"
 	@echo "make bench   benchmarks: ratios measured in one run"
@@ -27,11 +28,17 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2
 
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -n 2 -m slow --timeout 1800
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python benchmarks/bench_engine.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

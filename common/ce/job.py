@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -77,8 +77,11 @@ class Job:
         if len(set(sites)) < len(sites):
             raise ConfigError("sites names a site twice")
         object.__setattr__(self, "sites", tuple(sites))
-        if isinstance(self.deadlines, Mapping):
-            object.__setattr__(self, "deadlines", Deadlines(**_known(Deadlines, self.deadlines, "deadlines.")))
+        deadlines: Any = self.deadlines
+        if isinstance(deadlines, Mapping):
+            object.__setattr__(self, "deadlines", Deadlines(**_known(Deadlines, deadlines, "deadlines.")))
+        elif not isinstance(deadlines, Deadlines):
+            raise ConfigError("deadlines is a table of enrol_s, round_s and job_s")
         if self.max_iterations == 0:
             object.__setattr__(self, "max_iterations", 10 if self.model == "bc3e" else 300)
         self._check_outcome()
@@ -98,10 +101,10 @@ class Job:
             if isinstance(self.classes, bool) or (self.classes is not None and self.classes < 2):
                 raise ConfigError("classes is at least 2")
             return
-        names = tuple(self.classes)
-        if len(names) < 2 or len(set(names)) < len(names) or len({type(name) for name in names}) > 1:
+        names: Any = self.classes
+        if not isinstance(names, (list, tuple)) or not _are_names(names) or len(set(names)) < max(len(names), 2):
             raise ConfigError('classes is a number, or at least two different names, like ["benign", "malign"]')
-        object.__setattr__(self, "classes", names)
+        object.__setattr__(self, "classes", tuple(names))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
@@ -111,7 +114,7 @@ class Job:
                 keys = tomllib.load(file)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, tables without end
             raise ConfigError(f"{path}: is not TOML: {error}") from error
         try:
             return cls(**_known(cls, keys, ""))
@@ -132,10 +135,15 @@ def _known(cls: type, keys: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     names = [f.name for f in fields(cls)]
     for key in keys:
         if key not in names:
-            close = difflib.get_close_matches(key, names, 1)
+            close = difflib.get_close_matches(str(key), names, 1)
             hint = f"; did you mean {prefix}{close[0]}?" if close else f"; known keys: {', '.join(names)}"
             raise ConfigError(f"unknown key {prefix}{key}{hint}")
     return dict(keys)
+
+
+def _are_names(names: Sequence[Any]) -> bool:
+    """Texts, or whole numbers: as label files spell classes."""
+    return all(type(name) is int for name in names) or all(isinstance(name, str) and name for name in names)
 
 
 def _is_number(value: object) -> bool:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ce.cli.options import class_names, format_option, label_options, model_options, read_labels
-from ce.cli.report import Consensus, progress_bar, show, summary, write_consensus
+from ce.cli.options import class_names, format_option, label_options, model_options, read_labels, read_truth
+from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary, write_consensus
 from ce.job import Job
 from ce.simulation import simulate
 
@@ -45,7 +45,7 @@ def fit(
       ce fit labels.parquet --id customer --clusters 8 --format json
     """
     job = Job(
-        name=labels.stem or "fit",
+        name="fit",
         model=model,
         clusters=clusters,
         classes=class_names(classes),
@@ -57,12 +57,12 @@ def fit(
         privacy="plain",
     )
     tables = {"here": read_labels(labels, id_, classifiers, noise)}
-    true = None if truth is None else read_labels(truth, id_, (), "keep")
+    true = read_truth(truth, id_)
+    written = [] if out is None else [out]
+    check_outputs(written, [labels, truth])
     with progress_bar() as on_progress:
         result = simulate(job, tables, on_progress=on_progress)
-    written = []
-    if out is not None:
+    for path in written:
         own = result.sites["here"]
-        write_consensus(out, own.ids, own.labels, own.memberships, result.classes)
-        written.append(out)
+        write_consensus(path, own.ids, own.labels, own.memberships, result.classes)
     show(summary(result, Consensus.of(result, tables), true), format_, written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -72,6 +73,9 @@ cli.add_command(metrics)
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command and leave with its exit code; never with a traceback, unless it is asked for."""
     given = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A column name that this terminal's encoding lacks must not end a job.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: Any = cli.main(args=given, prog_name="ce", standalone_mode=False)
     except click.ClickException as error:
@@ -83,10 +87,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except CeError as error:
         _say(str(error), error.exit_code, given)
         code = error.exit_code
-    except BrokenPipeError:
-        # Whoever read our output has stopped; there is nobody left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except SystemExit as error:
+        # After completion; or click or rich saw that whoever read our output has stopped: nobody is left to tell.
+        code = error.code if "_CE_COMPLETE" in os.environ else 0
     except MemoryError:
         _say("not enough memory for these labels; fewer restarts need less", 1, given)
         code = 1
@@ -95,7 +98,18 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _say(f"unexpected {type(error).__name__}; --log-level debug shows where", 1, given)
         code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(_flushed(code if isinstance(code, int) else 0))
+
+
+def _flushed(code: int) -> int:
+    """The exit code once all output is written. What cannot be is dropped, or Python would try again, and complain."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code if isinstance(error, BrokenPipeError) else code or 1
+    return code
 
 
 def _say(sentence: str, code: int, arguments: list[str]) -> None:
@@ -103,7 +117,9 @@ def _say(sentence: str, code: int, arguments: list[str]) -> None:
     if "--format json" in text or "--format=json" in text:
         click.echo(json.dumps({"error": sentence, "exit_code": code}), err=True)
     else:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+        Console(stderr=True, emoji=False).print(
+            f"[bold red]error:[/] {escape(sentence)}", highlight=False, soft_wrap=True
+        )
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ce import metrics as measures
-from ce.cli.options import format_option
+from ce.cli.options import format_option, read_labelling
 from ce.cli.report import hard_codes
-from ce.errors import InputError, UnknownColumn
-from ce.labels import Column, LabelTable
+from ce.errors import InputError
 
 _MEASURES = {
     "ari": measures.ari,
@@ -47,12 +46,12 @@ def metrics(a: Path, b: Path, id_: str, column_a: str | None, column_b: str | No
       ce metrics truth.csv consensus.csv
       ce metrics labels.csv consensus.csv --column-a kmeans --format json
     """
-    table_a, name_a = _labels(a, id_, column_a)
-    table_b, name_b = _labels(b, id_, column_b)
+    table_a = read_labelling(a, id_, column_a, "say --column-a")
+    table_b = read_labelling(b, id_, column_b, "say --column-b")
     common, rows_a, rows_b = np.intersect1d(table_a.ids, table_b.ids, return_indices=True)
     if not len(common):
         raise InputError(f"{a} and {b} have no id in common")
-    codes_a, codes_b = hard_codes(name_a)[rows_a], hard_codes(name_b)[rows_b]
+    codes_a, codes_b = hard_codes(table_a.columns[0])[rows_a], hard_codes(table_b.columns[0])[rows_b]
     both = int(((codes_a >= 0) & (codes_b >= 0)).sum())
     scores = {name: float(measure(codes_a, codes_b)) for name, measure in _MEASURES.items()}
     if format_ == "json":
@@ -64,17 +63,3 @@ def metrics(a: Path, b: Path, id_: str, column_a: str | None, column_b: str | No
     for name, score in scores.items():
         table.add_row(name, f"{score:.4f}")
     Console().print(table)
-
-
-def _labels(path: Path, id_: str, column: str | None) -> tuple[LabelTable, Column]:
-    """One column: the named one, the `label` of a consensus file, or the only one."""
-    try:
-        table = LabelTable.from_file(path, id=id_, columns=(column or "label",), noise="keep")
-    except UnknownColumn:
-        if column is not None:
-            raise
-        table = LabelTable.from_file(path, id=id_, noise="keep")
-    if len(table.columns) > 1:
-        names = ", ".join(c.name for c in table.columns)
-        raise InputError(f"{path}: which column? say --column-a or --column-b; the columns are {names}")
-    return table, table.columns[0]

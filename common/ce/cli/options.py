@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ce.errors import InputError, UnknownColumn
 from ce.job import MODELS
 from ce.labels import LabelTable
 
@@ -52,7 +53,14 @@ def model_options(command: Command) -> Command:
                 help="bc3e: a class name; repeat for each. Default: all that the classifiers use.",
             ),
             click.option("--restarts", type=int, default=5, show_default=True, help="Starts; the best wins."),
-            click.option("--seed", type=int, default=0, show_default=True, help="Equal seeds, equal bits."),
+            click.option(
+                "--seed",
+                type=click.IntRange(min=0),
+                default=0,
+                show_default=True,
+                metavar="S",
+                help="Equal seeds, equal bits.",
+            ),
             click.option("--max-iterations", type=int, default=0, help="Default: 300, or 10 for bc3e."),
             click.option("--posterior", type=click.Choice(["joint", "factorised"]), default="joint", help="bc3e."),
             click.option("--start", type=click.Choice(["votes", "diffused"]), default="votes", help="bc3e."),
@@ -81,6 +89,24 @@ def format_option(command: Command) -> Command:
 
 def read_labels(path: Path, id_: str, classifiers: tuple[str, ...], noise: str) -> LabelTable:
     return LabelTable.from_file(path, id=id_, classifiers=classifiers, noise="keep" if noise == "keep" else "missing")
+
+
+def read_labelling(path: Path, id_: str, column: str | None, remedy: str) -> LabelTable:
+    """A table with one column: the named one, the `label` of a consensus file, or the only one."""
+    try:
+        return LabelTable.from_file(path, id=id_, columns=(column or "label",), noise="keep")
+    except UnknownColumn:
+        if column is not None:
+            raise
+    table = LabelTable.from_file(path, id=id_, noise="keep")
+    if len(table.columns) > 1:
+        names = ", ".join(column.name for column in table.columns)
+        raise InputError(f"{path}: which column? {remedy}; the columns are {names}")
+    return table
+
+
+def read_truth(path: Path | None, id_: str) -> LabelTable | None:
+    return None if path is None else read_labelling(path, id_, None, "call the true one label")
 
 
 def class_names(names: tuple[str, ...]) -> tuple[int, ...] | tuple[str, ...] | None:

@@ -7,14 +7,16 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -33,8 +35,8 @@ LOW_KAPPA = 0.3
 @contextmanager
 def progress_bar() -> Iterator[Callable[[Where], None] | None]:
     """A bar with iteration and bound on a terminal; nothing elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
+    # Not console.is_terminal: FORCE_COLOR, which many CI systems set, makes that true for log files.
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     bar = Progress(
@@ -43,7 +45,7 @@ def progress_bar() -> Iterator[Callable[[Where], None] | None]:
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TextColumn("{task.fields[bound]}"),
         TimeElapsedColumn(),
-        console=console,
+        console=Console(stderr=True),
         transient=True,
     )
     with bar:
@@ -69,7 +71,7 @@ def write_consensus(
     header = [f"p:{name}" for name in classes] or [f"p{h}" for h in range(memberships.shape[1])]
     confidence = memberships.max(axis=1)
     unlabelled = (labels == "") if labels.dtype.kind == "U" else (labels == -1)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial = path.with_name(f".ce.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8", newline="") as file:
@@ -80,8 +82,25 @@ def write_consensus(
                 writer.writerow([own, label, repr(float(confidence[i])), *map(repr, memberships[i].tolist())])
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        # Also when interrupted. The folder may not exist, or not be one.
+        with suppress(OSError):
+            partial.unlink()
+
+
+def check_outputs(paths: Sequence[Path], inputs: Sequence[Path | None]) -> None:
+    """Refuse, before anything is computed, to write over a file that was read or over what is not a file."""
+    for path in paths:
+        try:
+            if not path.name or (path.exists() and not path.is_file()):
+                raise InputError(f"{path}: cannot be written: not a file")
+            if path.parent.exists() and not path.parent.is_dir():
+                raise InputError(f"{path.parent}: not a directory: choose another --out")
+            if path.exists() and any(own is not None and path.samefile(own) for own in inputs):
+                raise InputError(f"{path}: would overwrite a file that is read: choose another --out")
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -90,6 +109,7 @@ class Consensus:
 
     ids: NDArray[np.str_]
     labels: NDArray[Any]
+    classes: Categories  # bc3e
     columns: dict[str, NDArray[np.intp]]  # base clustering or classifier -> codes aligned with ids, -1 = missing
 
     @classmethod
@@ -107,7 +127,7 @@ class Consensus:
                 whole = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
                 own = hard_codes(column)
                 whole[position[own >= 0]] = codes[own[own >= 0]]
-        return cls(unique, labels[first], columns)
+        return cls(unique, labels[first], result.classes, columns)
 
     def agreement(self) -> dict[str, dict[str, float]]:
         """NMI and ARI with each base clustering, over the objects that have both."""
@@ -132,7 +152,7 @@ class Consensus:
             "nmi": metrics.nmi(known, found),
             "micro_precision": metrics.micro_precision(known, found),
         }
-        if self.labels.dtype.kind == "U" or isinstance(column.categories[0], str):
+        if self.classes:
             names = np.array([str(c) for c in column.categories])
             right = names[known] == self.labels[where[where >= 0]].astype(str)
             scores["accuracy"] = float(right[known >= 0].mean())
@@ -185,16 +205,15 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
 def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> None:
     """Print a summary as tables or as JSON."""
     if format_ == "json":
-        json.dump({**report, "written": [str(path) for path in written]}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        click.echo(json.dumps({**report, "written": [str(path) for path in written]}, indent=2))
         return
-    console = Console()
+    console = Console(emoji=False)
     several = len(report["sites"]) > 1
     facts = Table(title="Consensus", show_header=False, title_justify="left")
     facts.add_row("model", report["model"])
     facts.add_row("objects", f"{report['objects']:,}")
     if several:
-        facts.add_row("sites", ", ".join(f"{name} ({n:,})" for name, n in report["sites"].items()))
+        facts.add_row("sites", ", ".join(f"{escape(name)} ({n:,})" for name, n in report["sites"].items()))
         facts.add_row("layout", f"{report['layout']}, {report['privacy']} sums")
         facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
     end = "converged" if report["converged"] else "stopped at the limit"
@@ -208,14 +227,14 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     sizes.add_column("class" if report["model"] == "bc3e" else "cluster")
     sizes.add_column("objects", justify="right")
     for name, size in report["sizes"].items():
-        sizes.add_row(name, f"{size:,}")
+        sizes.add_row(escape(name), f"{size:,}")
     console.print(sizes)
 
     agreement = Table(title="Agreement", title_justify="left")
     for title, justify in (("consensus with", "left"), ("NMI", "right"), ("ARI", "right")):
         agreement.add_column(title, justify=justify)  # type: ignore[arg-type]
     for name, scores in report["agreement"].items():
-        agreement.add_row(name, f"{scores['nmi']:.3f}", f"{scores['ari']:.3f}")
+        agreement.add_row(escape(name), f"{scores['nmi']:.3f}", f"{scores['ari']:.3f}")
     if "truth" in report:
         agreement.add_section()
         truth = report["truth"]
@@ -228,11 +247,12 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
         console.print(f"against the truth: {', '.join(extra)}", highlight=False)
     for excluded in report["excluded"]:
         what = ", ".join(excluded["columns"]) or f"{excluded['objects']:,} of its objects"
-        console.print(f"[yellow]left out at {excluded['site']}:[/] {what} ({excluded['rule']})", highlight=False)
+        what = f"[yellow]left out at {escape(excluded['site'])}:[/] {escape(what)} ({excluded['rule']})"
+        console.print(what, highlight=False)
     if report.get("kappa", 1.0) < LOW_KAPPA:
         console.print("[yellow]clusters do not follow classes here (low kappa): the votes alone may do better[/]")
     for path in written:
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
 
 
 def _labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from ce.cli.options import class_names, format_option, label_options, model_options, read_labels
-from ce.cli.report import Consensus, progress_bar, show, summary, write_consensus
+from ce.cli.options import class_names, format_option, label_options, model_options, read_labels, read_truth
+from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary, write_consensus
 from ce.errors import InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
@@ -53,7 +53,9 @@ def simulate(
       ce simulate labels.csv --split blocks:6 --clusters 5 --truth truth.csv --format json
     """
     tables = _tables(files, split, seed, id_, classifiers, noise)
-    true = None if truth is None else read_labels(truth, id_, (), "keep")
+    true = read_truth(truth, id_)
+    written = {} if out is None else {name: out / f"{name}.csv" for name in tables}
+    check_outputs(list(written.values()), [*files, truth])
     job = Job(
         name="simulation",
         model=model,
@@ -68,13 +70,10 @@ def simulate(
     )
     with progress_bar() as on_progress:
         result = simulate_job(job, tables, privacy=privacy, transport=transport, on_progress=on_progress)
-    written = []
-    if out is not None:
-        for name, site in result.sites.items():
-            path = out / f"{name}.csv"
-            write_consensus(path, site.ids, site.labels, site.memberships, result.classes)
-            written.append(path)
-    show(summary(result, Consensus.of(result, tables), true), format_, written)
+    for name, path in written.items():
+        site = result.sites[name]
+        write_consensus(path, site.ids, site.labels, site.memberships, result.classes)
+    show(summary(result, Consensus.of(result, tables), true), format_, list(written.values()))
 
 
 def _tables(
@@ -91,7 +90,7 @@ def _tables(
         return split_table(read_labels(files[0], id_, classifiers, noise), split, seed)
     tables: dict[str, LabelTable] = {}
     for path in files:
-        name = path.name.split(".")[0]
+        name = path.name.lstrip(".").split(".")[0]
         if name in tables:
             raise InputError(f"two files would be site {name!r}: sites are named by their files; rename one")
         tables[name] = read_labels(path, id_, classifiers, noise)

@@ -1,0 +1,391 @@
+"""A job: every key is checked once, and an error names the key, in Python as in job.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ce
+from ce.errors import CeError, ConfigError
+from ce.job import Deadlines, Job
+
+BC3E: dict[str, Any] = {"model": "bc3e"}
+
+VALID: list[tuple[str, Any]] = [
+    ("name", "a"),
+    ("name", "x" * 100),
+    ("name", "Kunden 2024 (März)"),
+    ("model", "bce"),
+    ("model", "mixture"),
+    ("clusters", 1),
+    ("clusters", 1000),
+    ("sites", []),
+    ("sites", ["north"]),
+    ("sites", ("north", "south")),
+    ("restarts", 1),
+    ("restarts", 50),
+    ("seed", 0),
+    ("seed", 2**70),
+    ("max_iterations", 1),
+    ("tolerance", 0),
+    ("tolerance", 0.5),
+    ("tolerance", 10),
+    ("privacy", "plain"),
+    ("privacy", "masked"),
+    ("privacy", "blind"),
+    ("schedule", "joint"),
+    ("schedule", "newton"),
+    ("local_loops", 1),
+    ("local_loops", 7),
+    ("smoothing", 0.0),
+    ("smoothing", 1),
+    ("on_dropout", "wait"),
+    ("on_dropout", "fail"),
+    ("on_dropout", "continue"),
+    ("posterior", "joint"),
+    ("posterior", "factorised"),
+    ("start", "votes"),
+    ("start", "diffused"),
+    ("deadlines", {}),
+    ("deadlines", {"enrol_s": 1}),
+    ("deadlines", {"enrol_s": 0.5, "round_s": 2.5, "job_s": 10**6}),
+    ("deadlines", Deadlines(round_s=3.0)),
+]
+
+INVALID: list[tuple[str, Any]] = [
+    ("name", ""),
+    ("name", "x" * 101),
+    ("name", "a/b"),
+    ("name", 3),
+    ("name", None),
+    ("model", "kmeans"),
+    ("model", "BCE"),
+    ("model", 1),
+    ("model", []),
+    ("clusters", 0),
+    ("clusters", -1),
+    ("clusters", 2.0),
+    ("clusters", "2"),
+    ("clusters", True),
+    ("clusters", [2]),
+    ("sites", "north"),
+    ("sites", 3),
+    ("sites", None),
+    ("sites", ["north", 3]),
+    ("sites", ["north", ""]),
+    ("sites", ["north", "north"]),
+    ("sites", {"north": 1}),
+    ("restarts", 0),
+    ("restarts", 2.5),
+    ("restarts", False),
+    ("restarts", None),
+    ("seed", 1.0),
+    ("seed", "1"),
+    ("seed", True),
+    ("seed", None),
+    ("max_iterations", -1),
+    ("max_iterations", 1e3),
+    ("max_iterations", True),
+    ("tolerance", -1e-9),
+    ("tolerance", float("nan")),
+    ("tolerance", float("inf")),
+    ("tolerance", "small"),
+    ("tolerance", True),
+    ("privacy", "none"),
+    ("privacy", None),
+    ("schedule", "both"),
+    ("local_loops", 0),
+    ("local_loops", 1.5),
+    ("smoothing", -0.1),
+    ("smoothing", None),
+    ("on_dropout", "ignore"),
+    ("posterior", "mean"),
+    ("start", "random"),
+    ("deadlines", 60),
+    ("deadlines", "1h"),
+    ("deadlines", None),
+    ("deadlines", [60]),
+]
+
+INVALID_CLASSES: list[Any] = [
+    0,
+    1,
+    -3,
+    2.5,
+    True,
+    "benign",  # a text is not a list of its letters
+    [],
+    ["benign"],
+    ["benign", "benign"],
+    ["benign", 1],
+    ["benign", ""],
+    [0.5, 1.5],
+    [True, False],
+    [["benign"], ["malign"]],
+    [1, 1],
+    {"benign": 1, "malign": 2},
+]
+
+
+def refusal(**keys: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        Job(**keys)
+    assert caught.value.exit_code == 4
+    return str(caught.value)
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "job.toml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(toml(item) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {toml(item)}' for key, item in value.items())}}}"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def test_defaults() -> None:
+    job = Job(clusters=3)
+    assert (job.name, job.model, job.clusters, job.classes, job.sites) == ("job", "bce", 3, None, ())
+    assert (job.restarts, job.seed, job.max_iterations, job.tolerance) == (5, 0, 300, 1e-6)
+    assert (job.privacy, job.schedule, job.local_loops, job.on_dropout) == ("masked", "joint", 1, "wait")
+    assert (job.smoothing, job.posterior, job.start) == (0.01, "joint", "votes")
+    assert job.deadlines == Deadlines(enrol_s=3600.0, round_s=600.0, job_s=86400.0)
+
+
+@pytest.mark.parametrize(("model", "iterations"), [("bce", 300), ("mixture", 300), ("bc3e", 10)])
+def test_each_model_has_its_own_number_of_iterations(model: str, iterations: int) -> None:
+    outcome = {"classes": 2} if model == "bc3e" else {"clusters": 2}
+    assert Job(model=model, **outcome).max_iterations == iterations
+    assert Job(model=model, max_iterations=0, **outcome).max_iterations == iterations
+    assert Job(model=model, max_iterations=42, **outcome).max_iterations == 42
+
+
+@pytest.mark.parametrize(("key", "value"), VALID)
+def test_valid_values_are_kept(key: str, value: Any, tmp_path: Path) -> None:
+    job = Job(**{"clusters": 2, key: value})
+    kept = getattr(job, key)
+    if key == "sites":
+        assert kept == tuple(value)
+    elif key == "deadlines":
+        assert isinstance(kept, Deadlines)
+        given = value if isinstance(value, dict) else dataclasses.asdict(value)
+        assert dataclasses.asdict(kept) == dataclasses.asdict(Deadlines()) | given
+    else:
+        assert kept == value
+    if not isinstance(value, Deadlines):
+        keys = {"clusters": 2, key: value}
+        text = "\n".join(f"{name} = {toml(item)}" for name, item in keys.items())
+        assert Job.from_toml(write(tmp_path, text)) == job
+
+
+@pytest.mark.parametrize(("key", "value"), INVALID)
+def test_an_invalid_value_is_refused_by_the_name_of_its_key(key: str, value: Any, tmp_path: Path) -> None:
+    sentence = refusal(**{"clusters": 2, key: value})
+    assert sentence.startswith(f"{key} ")
+    if value is not None:
+        keys = {"clusters": 2, key: value}
+        path = write(tmp_path, "\n".join(f"{name} = {toml(item)}" for name, item in keys.items()))
+        with pytest.raises(ConfigError) as caught:
+            Job.from_toml(path)
+        assert str(caught.value) == f"{path}: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("key", "choices"),
+    [
+        ("model", ("bce", "bc3e", "mixture")),
+        ("privacy", ("plain", "masked", "blind")),
+        ("schedule", ("joint", "newton")),
+        ("posterior", ("joint", "factorised")),
+        ("start", ("votes", "diffused")),
+        ("on_dropout", ("wait", "fail", "continue")),
+    ],
+)
+def test_a_wrong_choice_is_told_all_choices(key: str, choices: tuple[str, ...]) -> None:
+    assert refusal(**{"clusters": 2, key: "wrong"}) == f"{key} is one of {', '.join(choices)}"
+
+
+def test_clusters_are_for_clusterings_and_classes_for_bc3e() -> None:
+    assert "clusters is missing" in refusal()
+    assert "clusters is missing" in refusal(model="mixture")
+    assert "classes is for bc3e" in refusal(clusters=2, classes=2)
+    assert "clusters is for bce and mixture" in refusal(model="bc3e", clusters=2)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (None, None),
+        (2, 2),
+        (["benign", "malign"], ("benign", "malign")),
+        (("b", "a", "c"), ("b", "a", "c")),
+        ([0, 1, 7], (0, 1, 7)),
+    ],
+)
+def test_classes_are_a_number_or_names(given: Any, kept: Any, tmp_path: Path) -> None:
+    assert Job(**BC3E, classes=given).classes == kept
+    line = "" if given is None else f"classes = {toml(given)}"
+    assert Job.from_toml(write(tmp_path, f'model = "bc3e"\n{line}')).classes == kept
+
+
+@pytest.mark.parametrize("classes", INVALID_CLASSES)
+def test_invalid_classes_are_refused(classes: Any) -> None:
+    assert refusal(**BC3E, classes=classes).startswith("classes is ")
+
+
+@pytest.mark.parametrize("key", ["enrol_s", "round_s", "job_s"])
+@pytest.mark.parametrize("value", [0, -1, -0.5, float("nan"), "60", True, None, [60]])
+def test_deadlines_are_positive_seconds(key: str, value: Any) -> None:
+    expected = f"deadlines.{key} is a positive number of seconds"
+    assert refusal(clusters=2, deadlines={key: value}) == expected
+    with pytest.raises(ConfigError, match=expected):
+        Deadlines(**{key: value})
+
+
+def test_deadlines_are_a_table_of_the_job_file(tmp_path: Path) -> None:
+    job = Job.from_toml(write(tmp_path, "clusters = 4\n[deadlines]\nround_s = 30\n"))
+    assert job.deadlines == Deadlines(round_s=30)
+    path = write(tmp_path, "clusters = 4\n[deadlines]\nround_s = 0\n")
+    with pytest.raises(ConfigError, match=r"job\.toml: deadlines\.round_s is a positive number"):
+        Job.from_toml(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("cluster", "did you mean clusters?"),
+        ("restart", "did you mean restarts?"),
+        ("tolerence", "did you mean tolerance?"),
+        ("max_iteration", "did you mean max_iterations?"),
+        ("on_drop", "did you mean on_dropout?"),
+        ("zzz", "known keys: name, model, clusters, classes, sites, restarts, seed"),
+    ],
+)
+def test_an_unknown_key_of_a_job_file_is_told_the_nearest(key: str, hint: str, tmp_path: Path) -> None:
+    path = write(tmp_path, f"clusters = 2\n{key} = 1\n")
+    with pytest.raises(ConfigError) as caught:
+        Job.from_toml(path)
+    assert str(caught.value).startswith(f"{path}: unknown key {key}; ")
+    assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "hint"),
+    [
+        ({"enrol": 1}, "unknown key deadlines.enrol; did you mean deadlines.enrol_s?"),
+        ({"rounds": 1}, "unknown key deadlines.rounds; did you mean deadlines.round_s?"),
+        ({"zzz": 1}, "unknown key deadlines.zzz; known keys: enrol_s, round_s, job_s"),
+        ({1: 1}, "unknown key deadlines.1; known keys: enrol_s, round_s, job_s"),
+    ],
+)
+def test_an_unknown_deadline_is_told_the_nearest(keys: dict[Any, Any], hint: str) -> None:
+    assert refusal(clusters=2, deadlines=keys) == hint
+
+
+def test_an_unknown_key_in_python_is_a_type_error_that_names_it() -> None:
+    with pytest.raises(TypeError, match="restart"):
+        Job(clusters=2, restart=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "clusters = ",
+        "clusters 2",
+        "clusters = 2\nclusters = 3",
+        'name = "never closed',
+        "[deadlines\nround_s = 1",
+        "clusters = 2\nname = '\x00'",
+        b"clusters = 2\nname = '\xff\xfe'",
+        "name = " + "[" * 20_000,
+        "clusters = " + "9" * 5_000,
+    ],
+    ids=["no value", "no sign", "twice", "open text", "open table", "nul", "not utf-8", "too deep", "too long"],
+)
+def test_what_is_not_toml_is_refused_with_its_path(text: str | bytes, tmp_path: Path) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        Job.from_toml(path)
+    assert str(caught.value).startswith(f"{path}: is not TOML: ")
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_its_path(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent.toml", tmp_path):
+        with pytest.raises(ConfigError) as caught:
+            Job.from_toml(str(path))
+        assert str(caught.value).startswith(f"{path}: cannot be read: ")
+
+
+def test_an_empty_job_file_lacks_its_clusters(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"job\.toml: clusters is missing"):
+        Job.from_toml(write(tmp_path, ""))
+
+
+def test_a_full_job_file(tmp_path: Path) -> None:
+    text = """
+        name = "churn"
+        model = "bc3e"
+        classes = ["stays", "leaves"]
+        sites = ["north", "south", "east"]
+        restarts = 3
+        seed = 11
+        max_iterations = 20
+        tolerance = 1e-8
+        privacy = "blind"
+        schedule = "newton"
+        local_loops = 2
+        smoothing = 0.1
+        posterior = "factorised"
+        start = "diffused"
+        on_dropout = "continue"
+
+        [deadlines]
+        enrol_s = 10
+        round_s = 20.5
+        job_s = 30
+    """
+    assert Job.from_toml(write(tmp_path, text)) == Job(
+        name="churn",
+        model="bc3e",
+        classes=("stays", "leaves"),
+        sites=("north", "south", "east"),
+        restarts=3,
+        seed=11,
+        max_iterations=20,
+        tolerance=1e-8,
+        privacy="blind",
+        schedule="newton",
+        local_loops=2,
+        smoothing=0.1,
+        posterior="factorised",
+        start="diffused",
+        on_dropout="continue",
+        deadlines=Deadlines(10, 20.5, 30),
+    )
+
+
+def test_a_job_cannot_change_and_can_be_compared() -> None:
+    job = ce.Job(clusters=3, sites=["north", "south"])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        job.clusters = 4  # type: ignore[misc]
+    assert job == ce.Job(clusters=3, sites=("north", "south"))
+    assert len({job, ce.Job(clusters=3, sites=("north", "south"))}) == 1
+    assert dataclasses.replace(job, clusters=4).sites == job.sites
+
+
+def test_a_bad_job_is_a_ce_error_and_a_value_error() -> None:
+    with pytest.raises(CeError):
+        Job(clusters=0)
+    with pytest.raises(ValueError, match="clusters"):
+        Job(clusters=0)
