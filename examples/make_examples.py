@@ -4,12 +4,12 @@ Four organisations know customers that fall into five groups. 400 customers are 
 has 150 more of its own. Each ran three clusterings of its own over all its customers, and the three clusterings of an
 industry model over its own 150 (their names are shared, so they are one column over all sites). A clustering gives a
 customer the label of its group, under the clustering's own numbering, except for one customer in four, who gets a
-random label; one cell in ten is missing. truth.csv has the groups: for scoring only, no site needs it.
+random label; about one cell in ten is missing. truth.csv has the groups: for scoring only, no site needs it.
 
 votes/ is the same for BC3E: three classes, and each organisation adds a classifier (probabilities) to its clusterings.
 
-Every total that the sites form has four contributors with 150 objects or more, a shared customer has nine clusterings
-and three classifiers at other sites: enough for the default privacy rules.
+Every total that the sites form has four contributors with 150 objects or more; a shared customer has at least six
+cluster labels and three votes at other sites: enough for the default privacy rules.
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ MISSING = 0.10
 Codes = NDArray[np.int64]
 
 
-def clustering(truth: Codes, groups: int, rng: np.random.Generator) -> Codes:
-    """Labels of one noisy base clustering with some more labels than groups; -1 is missing."""
-    n_labels = int(rng.integers(groups, groups + 4))
-    labels = rng.permutation(n_labels)[:groups][truth]
-    wrong = rng.random(len(truth)) < WRONG
-    labels[wrong] = rng.integers(0, n_labels, wrong.sum())
-    labels[rng.random(len(truth)) < MISSING] = -1
-    return labels
+def clusterings(truth: Codes, groups: int, rng: np.random.Generator) -> list[Codes]:
+    """Three noisy base clusterings with some more labels than groups; -1 is missing, in one of them at most."""
+    missing = np.where(rng.random(len(truth)) < 3 * MISSING, rng.integers(0, 3, len(truth)), -1)
+    made = []
+    for j in range(3):
+        n_labels = int(rng.integers(groups, groups + 4))
+        labels = rng.permutation(n_labels)[:groups][truth]
+        wrong = rng.random(len(truth)) < WRONG
+        labels[wrong] = rng.integers(0, n_labels, wrong.sum())
+        labels[missing == j] = -1
+        made.append(labels)
+    return made
 
 
 def customers(rng: np.random.Generator) -> tuple[list[str], dict[str, Codes]]:
@@ -68,10 +72,10 @@ def make_clusterings(folder: Path) -> None:
     rng = np.random.default_rng(20)
     ids, known = customers(rng)
     truth = rng.integers(0, GROUPS, len(ids))
-    industry = [clustering(truth, GROUPS, rng) for _ in range(3)]
+    industry = clusterings(truth, GROUPS, rng)
     for site in SITES:
         objects = known[site]
-        columns = {f"{site}_{j + 1}": text(clustering(truth[objects], GROUPS, rng)) for j in range(3)}
+        columns = {f"{site}_{j + 1}": text(c) for j, c in enumerate(clusterings(truth[objects], GROUPS, rng))}
         for j, labels in enumerate(industry):
             columns[f"industry_{j + 1}"] = text(np.where(objects < SHARED, -1, labels[objects]))
         rows = [[ids[i], *(column[r] for column in columns.values())] for r, i in enumerate(objects)]
@@ -86,11 +90,11 @@ def make_votes(folder: Path) -> None:
     truth = rng.integers(0, k, len(ids))
     for site in SITES:
         objects = known[site]
-        columns = {f"{site}_{j + 1}": text(clustering(truth[objects], k, rng)) for j in range(3)}
+        columns = {f"{site}_{j + 1}": text(c) for j, c in enumerate(clusterings(truth[objects], k, rng))}
         # A weak classifier: the true class has the largest probability for about two customers in three.
         logits = rng.normal(size=(len(objects), k)) + 1.2 * np.eye(k)[truth[objects]]
         probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        silent = rng.random(len(objects)) < MISSING
+        silent = (rng.random(len(objects)) < MISSING) & (objects >= SHARED)
         for c, name in enumerate(CLASSES):
             votes = [f"{p:.4f}" for p in probabilities[:, c]]
             columns[f"clf:{site}={name}"] = ["" if s else v for s, v in zip(silent, votes, strict=True)]

@@ -15,6 +15,8 @@ from typing import Any, Self
 from ce.errors import ConfigError
 
 MODELS = ("bce", "bc3e", "mixture")
+#: More clusters, restarts or iterations than this is a slip of the hand.
+LARGEST_COUNT = 1_000_000
 PRIVACY = ("plain", "masked", "blind")
 
 
@@ -29,7 +31,7 @@ class Deadlines:
     def __post_init__(self) -> None:
         for key in ("enrol_s", "round_s", "job_s"):
             value = getattr(self, key)
-            if not _is_number(value) or value <= 0:
+            if not _is_number(value) or not 0 < value < float("inf"):
                 raise ConfigError(f"deadlines.{key} is a positive number of seconds")
 
 
@@ -127,8 +129,8 @@ class Job:
 
     def _whole(self, key: str, smallest: int) -> None:
         value = getattr(self, key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
-            raise ConfigError(f"{key} is a whole number of at least {smallest}")
+        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= LARGEST_COUNT:
+            raise ConfigError(f"{key} is a whole number from {smallest} to {LARGEST_COUNT:,}")
 
 
 def _known(cls: type, keys: Mapping[str, Any], prefix: str) -> dict[str, Any]:

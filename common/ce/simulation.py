@@ -178,6 +178,8 @@ def _starts(job: Job, tables: Mapping[str, LabelTable], secrets: Mapping[str, by
     missing = sorted(set(tables) - set(secrets))
     if missing:
         raise InputError(f"no secret for {', '.join(missing)}")
+    if not all(isinstance(secret, bytes) and secret for secret in secrets.values()):
+        raise InputError("secrets are bytes, and not empty")
     first = secrets[min(tables)]
     return {site: SecretStarts.of(secrets[site], first, job.name) for site in tables}
 

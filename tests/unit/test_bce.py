@@ -32,7 +32,7 @@ from ce.steps.bce import BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR
 from ce.steps.model import Settled
 
-laws = settings(deadline=None, max_examples=12, derandomize=True)
+laws = settings(deadline=None, max_examples=6, derandomize=True)
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -267,19 +267,19 @@ def start_of(init: str, table: LabelTable, k: int, seed: int) -> Any:
 
 @pytest.mark.parametrize("schedule", ["joint", "newton"])
 @pytest.mark.parametrize("init", INITS)
-@settings(laws, max_examples=6)
+@settings(laws, max_examples=4)
 @given(seed=seeds, k=st.integers(2, 6), extra=options)
 def test_the_bound_never_decreases_and_is_the_one_of_the_text(
     init: str, schedule: str, seed: int, k: int, extra: dict[str, Any]
 ) -> None:
-    table = problem(seed, soft=init not in ("seeds++", "base"), largest=24)
+    table = problem(seed, soft=init not in ("seeds++", "base"), largest=20)
     model = BCE(
         k,
         init=start_of(init, table, k, seed),
         schedule=schedule,  # type: ignore[arg-type]
         n_init=2,
         anneal_iter=4,
-        max_iter=30,
+        max_iter=25,
         tol=0,
         random_state=seed,
         **extra,
@@ -297,68 +297,56 @@ def test_the_bound_of_every_iterate_is_the_one_of_the_text(seed: int, k: int, it
     assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
 
 
-@pytest.mark.parametrize("alpha", [1e-4, 1e-3, 1e5, 1e6])
-@pytest.mark.parametrize("schedule", ["joint", "newton"])
-def test_the_bound_never_decreases_from_an_alpha_outside_the_box_of_the_learning(alpha: float, schedule: str) -> None:
-    for seed in range(4):
-        table = problem(seed)
-        model = BCE(
-            3,
-            init="dirichlet",
-            n_init=1,
-            alpha=alpha,
-            schedule=schedule,  # type: ignore[arg-type]
-            max_iter=40,
-            tol=0,
-            random_state=0,
-        ).fit(table)
-        # The bound at alpha = 1e6 is a difference of numbers near 1e7 per object.
+def fitted_or_refused(model: BCE, labels: Any, name: str) -> None:
+    """A value at the edge of what can be computed is refused by its name, or breaks nothing."""
+    try:
+        model.fit(labels)
+    except InputError as error:
+        assert name in str(error)  # noqa: PT017
+    else:
+        assert np.isfinite(model.lower_bound_)
+        assert np.isfinite(model.memberships_).all()
+        # At alpha = 1e6 the bound is a difference of numbers near 1e7 per object.
         for before, after in itertools.pairwise(model.bound_path_):
             assert after >= before - 1e-7 * abs(before)
 
 
-def test_a_given_beta_whose_rows_are_no_distributions_is_refused_or_does_not_break_the_bound() -> None:
+@pytest.mark.parametrize("alpha", [1e-4, 1e5, 1e6])
+@pytest.mark.parametrize("schedule", ["joint", "newton"])
+def test_the_bound_never_decreases_from_an_alpha_outside_the_box_of_the_learning(alpha: float, schedule: str) -> None:
+    model = BCE(3, init="dirichlet", n_init=1, alpha=alpha, max_iter=40, tol=0, random_state=0)
+    fitted_or_refused(model.set_params(schedule=schedule), problem(0), "alpha")
+
+
+def test_a_given_beta_whose_rows_are_no_distributions_does_not_break_the_bound() -> None:
     table = problem(3, missing=0.0)
     beta = [np.ones((3, len(column.categories))) for column in table.clusterings]
-    try:
-        model = BCE(3, init={"beta": beta}, max_iter=20, tol=0).fit(table)
-    except InputError as error:
-        assert "beta" in str(error)  # noqa: PT017
-    else:
-        assert_never_decreases(model.bound_path_)
+    fitted_or_refused(BCE(3, init={"beta": beta}, max_iter=20, tol=0), table, "beta")
 
 
-def test_a_given_beta_with_zeros_is_refused_by_name_or_fitted() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.01])
+def test_a_given_beta_may_have_zeros(smoothing: float) -> None:
     _, labels = clear_ensemble()
     beta = [np.eye(3) for _ in range(labels.shape[1])]
-    fitted = BCE(3, init={"beta": beta}, max_iter=20, tol=0, smoothing=0.0).fit(labels)
-    assert_never_decreases(fitted.bound_path_)
-    try:
-        model = BCE(3, init={"beta": beta}, max_iter=20, tol=0, smoothing=0.01).fit(labels)
-    except InputError as error:
-        assert "beta" in str(error)  # noqa: PT017
-    else:
-        assert np.isfinite(model.lower_bound_)
-        assert_never_decreases([b for b in model.bound_path_ if np.isfinite(b)])
+    fitted_or_refused(BCE(3, init={"beta": beta}, max_iter=20, tol=0, smoothing=smoothing), labels, "beta")
 
 
 @pytest.mark.parametrize("scale", [1e-5, 1e7])
-def test_any_positive_gamma_can_be_given(scale: float) -> None:
+def test_a_given_gamma_may_be_small_or_large(scale: float) -> None:
     _, labels = clear_ensemble()
     rng = np.random.default_rng(0)
     start = {
         "beta": [rng.dirichlet(np.ones(3), 3) for _ in range(labels.shape[1])],
         "gamma": scale * rng.uniform(0.5, 2.0, (len(labels), 3)),
     }
-    model = BCE(3, init=start, max_iter=20, tol=0).fit(labels)
-    assert_never_decreases(model.bound_path_)
+    fitted_or_refused(BCE(3, init=start, max_iter=20, tol=0), labels, "gamma")
 
 
 @pytest.mark.parametrize("smoothing", [100.0, 1e4])
-def test_any_finite_smoothing_can_be_used(smoothing: float) -> None:
+def test_smoothing_may_be_large(smoothing: float) -> None:
     _, labels = clear_ensemble()
-    model = BCE(3, n_init=1, smoothing=smoothing, max_iter=20, tol=0, random_state=0).fit(labels)
-    assert_never_decreases(model.bound_path_)
+    model = BCE(3, n_init=1, smoothing=smoothing, max_iter=20, tol=0, random_state=0)
+    fitted_or_refused(model, labels, "smoothing")
 
 
 # (b) Missing and soft labels in the bound.
@@ -480,16 +468,16 @@ Fit = Callable[[int], BCE]
 
 
 def successive(fit: Fit, last: int) -> Iterator[tuple[int, BCE, BCE]]:
-    """The states after t and t + 1 iterations wherever no step was taken back on the way."""
+    """The states after t and t + 1 iterations."""
     before = fit(0)
     for t in range(last):
         after = fit(t + 1)
-        if before.n_iter_ == t and after.n_iter_ == t + 1 and len(after.bound_path_) == t + 2:
-            yield t, before, after
+        assert len(after.bound_path_) == t + 2
+        yield t, before, after
         before = after
 
 
-@settings(laws, max_examples=6)
+@settings(laws, max_examples=4)
 @given(
     seed=seeds,
     k=st.integers(2, 4),
@@ -500,7 +488,7 @@ def successive(fit: Fit, last: int) -> Iterator[tuple[int, BCE, BCE]]:
 def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
     seed: int, k: int, smoothing: float, schedule: str, loops: int
 ) -> None:
-    table = problem(seed, soft=True, largest=12)
+    table = problem(seed, soft=True, largest=9)
     cells, rows = cells_of(table), labelled_rows(table)
     hold = 2
 
@@ -518,9 +506,7 @@ def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
             random_state=seed,
         ).fit(table)
 
-    compared = []
-    for t, before, after in successive(fit, hold + 14):
-        compared.append(t)
+    for t, before, after in successive(fit, hold + 13):
         phi = optimal_phi(cells, before.gamma_, before.beta_)
         sums = object_sums(cells, phi, before.gamma_.shape)
         # object: g = alpha + a
@@ -538,9 +524,9 @@ def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
         elif schedule == "newton" or iteration <= hold + 10:
             assert_alpha_is_best(after.alpha_, expected_logs(before.gamma_)[rows].mean(axis=0))
         else:
-            newton, _ = joint_newton(before.alpha_, sums[rows])
-            np.testing.assert_allclose(after.alpha_, newton, rtol=1e-5)
-    assert compared[: hold + 10] == list(range(hold + 10))
+            trial, fallback = joint_newton(before.alpha_, sums[rows])
+            expected = trial if np.allclose(after.alpha_, trial, rtol=1e-5) else fallback  # a trial taken back
+            np.testing.assert_allclose(after.alpha_, expected, rtol=1e-5)
 
 
 def test_a_given_or_other_start_learns_alpha_by_newton_ten_times_and_then_jointly() -> None:
@@ -556,8 +542,7 @@ def test_a_given_or_other_start_learns_alpha_by_newton_ten_times_and_then_jointl
         for t, before, after in successive(fit, 14):
             sums = object_sums(cells, optimal_phi(cells, before.gamma_, before.beta_), before.gamma_.shape)
             slope = alpha_slope(after.alpha_, expected_logs(before.gamma_)[rows].mean(axis=0))
-            newton, _ = joint_newton(before.alpha_, sums[rows])
-            jointly = bool(np.allclose(after.alpha_, newton, rtol=1e-6))
+            jointly = any(np.allclose(after.alpha_, a, rtol=1e-6) for a in joint_newton(before.alpha_, sums[rows]))
             kinds[t + 1] = "joint" if jointly else "newton" if np.abs(slope).max() < 1e-4 else "other"
         assert [kinds[t] for t in range(1, 11)] == ["newton"] * 10
         assert {kinds[t] for t in kinds if t > 10} == {"joint"}
@@ -574,7 +559,7 @@ def test_gamma_starts_at_alpha_plus_the_labels_spread_evenly() -> None:
     annealed = BCE(4, n_init=1, alpha=0.7, anneal_alpha=2.5, max_iter=0, random_state=3).fit(table)
     np.testing.assert_array_equal(annealed.alpha_, np.full(4, 2.5))
     for column, found in zip(table.clusterings, model.beta_, strict=True):
-        drawn = draw(b"seed 3", column.name, (1, 4, len(column.categories)))[0]
+        drawn = draw(b"seed 3", column.name, column.categories, (1, 4))[0]
         np.testing.assert_array_equal(found, drawn)
         np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
 
@@ -593,14 +578,15 @@ def test_alpha_keeps_its_value_when_it_is_not_learnt() -> None:
 @given(seed=seeds, k=st.integers(2, 4))
 def test_with_no_smoothing_a_row_of_a_table_that_nobody_uses_keeps_its_old_value(seed: int, k: int) -> None:
     table = problem(seed, largest=6, unused=False)
-    rng = np.random.default_rng(seed)
-    beta = drawn_tables(rng, table, k)
-    # Cluster 0 cannot produce any label of the first column, so its row there gets no count at all.
-    impossible = beta[0].copy()
-    impossible[0] = 0.0
-    start = {"beta": [impossible, *beta[1:]], "alpha": 0.5}
-    model = BCE(k, init=start, smoothing=0.0, max_iter=1, tol=0).fit(table)
-    np.testing.assert_array_equal(model.beta_[0][0], 0.0)
+    # Cluster 0 produces nothing but a category that no object has: in the first column it gets no count at all.
+    first = table.columns[0]
+    wider = Column(first.name, "clustering", (*first.categories, "zz"), first.codes, None)  # type: ignore[arg-type]
+    table = LabelTable(table.ids, (wider, *table.columns[1:]))
+    beta = drawn_tables(np.random.default_rng(seed), table, k)
+    beta[0][0] = np.eye(len(wider.categories))[-1]
+    model = BCE(k, init={"beta": beta, "alpha": 0.5}, smoothing=0.0, max_iter=3, tol=0).fit(table)
+    np.testing.assert_array_equal(model.beta_[0][0], beta[0][0])
+    assert_never_decreases(model.bound_path_)
 
 
 # (d) The joint step's trial may overshoot; it is then taken back.
@@ -633,12 +619,12 @@ def absurd_trials(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
 
 def test_real_problems_have_trials_that_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     retries = Retries(monkeypatch)
-    labels = np.random.default_rng(0).integers(0, 3, (40, 6))
-    model = BCE(3, n_init=1, init="dirichlet", max_iter=44, tol=0, random_state=0).fit(labels)
+    table = LabelTable.from_arrays(np.random.default_rng(0).integers(0, 3, (40, 6)))
+    for seed in range(3):
+        model = BCE(3, n_init=1, init="dirichlet", max_iter=44, tol=0, random_state=seed).fit(table)
+        assert_never_decreases(model.bound_path_)
+        assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
     assert retries.count > 0
-    assert_never_decreases(model.bound_path_)
-    table = LabelTable.from_arrays(labels)
-    assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
 
 
 @pytest.mark.parametrize("absurd", [CEILING, FLOOR])
@@ -653,8 +639,9 @@ def test_a_rejected_trial_is_taken_back_and_the_fit_ends_where_it_would_have(
     table = LabelTable.from_arrays(labels)
 
     def fit() -> BCE:
+        # seeds++ ends in the good optimum from every seed; at the ceiling the absurd would be right.
         return BCE(
-            3, n_init=n_init, anneal_iter=5, local_loops=local_loops, max_iter=400, tol=1e-10, random_state=2
+            3, init="seeds++", n_init=n_init, local_loops=local_loops, max_iter=250, tol=1e-10, random_state=2
         ).fit(table)
 
     undisturbed = fit()
@@ -678,13 +665,13 @@ def test_after_a_rejected_trial_the_objects_follow_from_the_accepted_sums_and_th
     cells = cells_of(table)
 
     def fit(iterations: int) -> BCE:
-        return BCE(3, n_init=1, init="dirichlet", max_iter=iterations, tol=0, random_state=1).fit(table)
+        return BCE(3, n_init=1, init="seeds++", max_iter=iterations, tol=0, random_state=1).fit(table)
 
     absurd_trials(monkeypatch, CEILING)
-    # Iteration 11 is the first joint one: its trial is refused in iteration 12, whose result is the fallback's.
-    accepted, after = fit(10), fit(12)
-    assert (accepted.n_iter_, after.n_iter_) == (10, 12)
-    assert len(after.bound_path_) == len(accepted.bound_path_) + 1
+    # Iteration 11 is the first joint one: its trial is refused, and its result is the fallback's.
+    accepted, after = fit(10), fit(11)
+    assert len(accepted.bound_path_) == 11
+    assert len(after.bound_path_) == 12
     phi = optimal_phi(cells, accepted.gamma_, accepted.beta_)
     sums = object_sums(cells, phi, accepted.gamma_.shape)
     _, fixed_point = joint_newton(accepted.alpha_, sums)
@@ -730,12 +717,12 @@ def test_a_generator_as_random_state_is_reproducible() -> None:
         assert_same_bits(one, other)
 
 
-def test_any_number_of_threads_gives_the_same_bits() -> None:
-    rng = np.random.default_rng(1)
-    labels = rng.integers(-1, 4, (9000, 5))  # several tiles, once equal rows are one
-    one = quick(3, 0, n_threads=1, max_iter=12).fit(labels)
-    for threads in (2, 3):
-        assert_same_bits(one, quick(3, 0, n_threads=threads, max_iter=12).fit(labels))
+def test_neither_threads_nor_tiles_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = np.random.default_rng(1).integers(-1, 4, (400, 5))
+    one = quick(3, 0, max_iter=20).fit(labels)
+    monkeypatch.setattr(holdings, "_TILE_ENTRIES", 1)  # the narrowest tiles there are
+    for threads in (1, 2, 3):
+        assert_same_bits(one, quick(3, 0, n_threads=threads, max_iter=20).fit(labels))
 
 
 @laws
@@ -795,7 +782,7 @@ LEARNING = [{"learn_alpha": False}, {"schedule": "newton"}, {"schedule": "joint"
 
 
 @pytest.mark.parametrize("learning", LEARNING, ids=["fixed", "newton", "joint"])
-@settings(laws, max_examples=5)
+@settings(laws, max_examples=3)
 @given(seed=seeds, k=st.integers(2, 4))
 def test_renaming_clusters_of_a_column_with_the_start_renamed_gives_the_same_partition(
     learning: dict[str, Any], seed: int, k: int
@@ -820,7 +807,7 @@ def test_renaming_clusters_of_a_column_with_the_start_renamed_gives_the_same_par
 
 
 @pytest.mark.parametrize("learning", LEARNING, ids=["fixed", "newton", "joint"])
-@settings(laws, max_examples=5)
+@settings(laws, max_examples=3)
 @given(seed=seeds, k=st.integers(2, 4))
 def test_permuting_the_clusters_of_the_start_permutes_the_result(learning: dict[str, Any], seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
@@ -847,13 +834,13 @@ def test_a_clear_ensemble_gives_its_partition_whatever_its_clusters_are_called(i
         assert model.converged_
 
 
-@settings(laws, max_examples=6)
+@settings(laws, max_examples=4)
 @given(seed=seeds, k=st.integers(2, 4))
 def test_a_start_runs_the_same_alone_as_in_company_and_the_best_wins(seed: int, k: int) -> None:
     table = problem(seed)
-    together = BCE(k, init="dirichlet", n_init=4, max_iter=80, tol=1e-5, random_state=seed).fit(table)
-    tables = [draw(f"seed {seed}".encode(), c.name, (4, k, len(c.categories))) for c in table.clusterings]
-    alone = [BCE(k, init={"beta": [t[start] for t in tables]}, max_iter=80, tol=1e-5).fit(table) for start in range(4)]
+    together = BCE(k, init="dirichlet", n_init=3, max_iter=60, tol=1e-5, random_state=seed).fit(table)
+    tables = [draw(f"seed {seed}".encode(), c.name, c.categories, (3, k)) for c in table.clusterings]
+    alone = [BCE(k, init={"beta": [t[start] for t in tables]}, max_iter=60, tol=1e-5).fit(table) for start in range(3)]
     best = max(model.lower_bound_ for model in alone)
     winner = next(model for model in alone if model.lower_bound_ >= best - 1e-6 * abs(best))
     assert_same_bits(winner, together)
@@ -1116,7 +1103,7 @@ def test_no_iterations_give_the_start_itself(init: str) -> None:
     assert model.lower_bound_ == pytest.approx(bound_of_fit(model, LabelTable.from_arrays(labels)), rel=1e-9)
 
 
-@pytest.mark.parametrize("iterations", [1, 9, 10, 11, 12, 25, 44, 45])
+@pytest.mark.parametrize("iterations", [1, 10, 11, 12, 25, 43, 44, 45])
 def test_without_tolerance_exactly_max_iter_iterations_run(iterations: int) -> None:
     labels = np.random.default_rng(0).integers(0, 3, (40, 6))
     model = BCE(3, init="dirichlet", n_init=1, max_iter=iterations, tol=0, random_state=0).fit(labels)
@@ -1124,21 +1111,21 @@ def test_without_tolerance_exactly_max_iter_iterations_run(iterations: int) -> N
     assert not model.converged_
 
 
-def test_a_taken_back_step_counts_as_an_iteration_and_never_exceeds_max_iter(
+def test_taking_steps_back_does_not_change_the_number_of_iterations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, labels = clear_ensemble()
     absurd_trials(monkeypatch, CEILING)
     for iterations in range(9, 18):
-        model = BCE(3, init="dirichlet", n_init=2, max_iter=iterations, tol=0, random_state=0).fit(labels)
+        model = BCE(3, init="seeds++", n_init=2, max_iter=iterations, tol=0, random_state=0).fit(labels)
         assert model.n_iter_ == iterations
         assert len(model.bound_path_) <= iterations + 1
 
 
-@pytest.mark.parametrize("k", [1, 2, 12])
+@pytest.mark.parametrize("k", [1, 2, 7])
 @pytest.mark.parametrize("labels", [[[0]], [[0], [0]], [[0, 1]], [[0, -1], [-1, 1]], [[5, 5, 5]] * 4])
 def test_the_smallest_tables_can_be_fitted(k: int, labels: list[list[int]]) -> None:
-    model = BCE(k, n_init=2, random_state=0).fit(np.array(labels))
+    model = BCE(k, n_init=2, anneal_iter=5, max_iter=40, random_state=0).fit(np.array(labels))
     assert_never_decreases(model.bound_path_)
     np.testing.assert_allclose(model.memberships_.sum(axis=1), 1.0, rtol=1e-12)
     table = LabelTable.from_arrays(np.array(labels))

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from ce.errors import CeError, JobFailed, RingOverflow
 from ce.ring import LARGEST_BITS, Scale, decode, encode, weighted_total
 
-laws = settings(deadline=None, max_examples=100, derandomize=True)
+laws = settings(deadline=None, max_examples=60, derandomize=True)
 
 LARGEST_WORD = 2**63 - 1
 

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.special import gammaln, polygamma, psi, wrightomega
 
-from ce.kernels import gaussian
 from ce.kernels.gaussian import Gaussians, Prior, factorised_sweep, joint_sweep
 from ce.kernels.special import log_beta, over_clusters, trigamma
 from ce.steps import dirichlet
 from ce.steps.dirichlet import CEILING, FLOOR
 
-laws = settings(deadline=None, max_examples=60, derandomize=True)
+laws = settings(deadline=None, max_examples=40, derandomize=True)
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -143,6 +143,22 @@ def test_maximise_treats_every_start_as_if_it_were_alone(seed: int, k: int, othe
     for start in range(others + 1):
         alone = dirichlet.maximise(alpha[start : start + 1], mean_log[start : start + 1])[0]
         np.testing.assert_array_equal(together[start], alone)
+
+
+@laws
+@given(seed=seeds, k=st.integers(2, 6))
+def test_maximise_leaves_no_newton_step_to_take(seed: int, k: int) -> None:
+    # To 1e-9: machines whose psi differs in the last bit must agree that far, and alpha moves every later bound.
+    rng = np.random.default_rng(seed)
+    mean_log = drawn_mean_log(rng, k)
+    alpha = dirichlet.maximise(np.ones((1, k)), mean_log[None])[0]
+    assume(alpha.max() < 30.0)
+    gradient = psi(alpha.sum()) - psi(alpha) + mean_log
+    free = alpha > FLOOR
+    assume(free.any())
+    hessian = (polygamma(1, alpha.sum()) - np.diag(polygamma(1, alpha)))[np.ix_(free, free)]
+    step = np.linalg.solve(hessian, gradient[free])
+    np.testing.assert_allclose(step / alpha[free], 0.0, atol=1e-9)
 
 
 @pytest.mark.parametrize("alpha", [[0.5, 2.0, 7.0], [0.02, 0.02], [1.0, 1.0], [30.0, 1.0, 4.0, 5.0]])
@@ -289,7 +305,7 @@ def object_bound(q: Gaussians, votes: np.ndarray, sums: np.ndarray, labels: np.n
 class Problem:
     """Random votes, cluster sums and globals; some objects without votes, some without labels."""
 
-    def __init__(self, seed: int, k: int, *, spread: float = 3.0) -> None:
+    def __init__(self, seed: int, k: int, *, spread: float = 3.0, flat: bool = False) -> None:
         rng = np.random.default_rng(seed)
         n = int(rng.integers(1, 6))
         self.votes = rng.integers(0, 2, n) * rng.dirichlet(np.ones(k), n).T * rng.integers(0, 15, n)
@@ -309,6 +325,12 @@ class Problem:
             np.zeros(shape),
         )
 
+        if flat:
+            sigma2, delta2 = rng.uniform(50.0, 600.0, (1, k, 1)), rng.uniform(50.0, 600.0, (1, 1, 1))
+            self.prior = Prior(self.prior.mu, sigma2, delta2)
+            narrow, wide = 1.0 / (1.0 / sigma2 + 1.0 / delta2), np.zeros(shape) + delta2
+            self.q = replace(self.q, s=narrow + np.zeros(shape), d=wide)
+
     @property
     def arguments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, Prior]:
         return self.votes, self.sums, self.labels, self.prior
@@ -323,9 +345,9 @@ def assert_never_lower(bounds: list[float]) -> None:
 
 
 @laws
-@given(seed=seeds, k=st.integers(2, 5))
-def test_no_update_of_the_factorised_sweep_lowers_the_bound(seed: int, k: int) -> None:
-    problem = Problem(seed, k)
+@given(seed=seeds, k=st.integers(2, 5), flat=st.booleans())
+def test_no_update_of_the_factorised_sweep_lowers_the_bound(seed: int, k: int, flat: bool) -> None:
+    problem = Problem(seed, k, flat=flat)
     q = problem.q
     for _ in range(3):
         new = factorised_sweep(q, *problem.arguments)
@@ -342,9 +364,9 @@ def test_no_update_of_the_factorised_sweep_lowers_the_bound(seed: int, k: int) -
 
 
 @laws
-@given(seed=seeds, k=st.integers(2, 5))
-def test_no_update_of_the_joint_sweep_lowers_the_bound(seed: int, k: int) -> None:
-    problem = Problem(seed, k)
+@given(seed=seeds, k=st.integers(2, 5), flat=st.booleans())
+def test_no_update_of_the_joint_sweep_lowers_the_bound(seed: int, k: int, flat: bool) -> None:
+    problem = Problem(seed, k, flat=flat)
     q, delta2 = problem.q, problem.prior.delta2
     for _ in range(3):
         new = joint_sweep(q, *problem.arguments)
@@ -390,7 +412,7 @@ def settled(problem: Problem, joint: bool) -> Gaussians:
     raise AssertionError("the sweeps do not settle")
 
 
-@settings(laws, max_examples=10)
+@settings(laws, max_examples=4)
 @given(seed=seeds, k=st.integers(2, 3), joint=st.booleans())
 def test_where_the_sweeps_end_every_gradient_vanishes(seed: int, k: int, joint: bool) -> None:
     problem = Problem(seed, k, spread=1.5)
@@ -402,9 +424,9 @@ def test_where_the_sweeps_end_every_gradient_vanishes(seed: int, k: int, joint: 
 
 
 @laws
-@given(seed=seeds, k=st.integers(2, 4))
-def test_the_factorised_updates_are_the_equations_of_the_text(seed: int, k: int) -> None:
-    problem = Problem(seed, k)
+@given(seed=seeds, k=st.integers(2, 4), flat=st.booleans())
+def test_the_factorised_updates_are_the_equations_of_the_text(seed: int, k: int, flat: bool) -> None:
+    problem = Problem(seed, k, flat=flat)
     q, prior = problem.q, problem.prior
     new = factorised_sweep(q, *problem.arguments)
     delta2 = float(prior.delta2[0, 0, 0])
@@ -433,9 +455,9 @@ def test_the_factorised_updates_are_the_equations_of_the_text(seed: int, k: int)
 
 
 @laws
-@given(seed=seeds, k=st.integers(2, 4))
-def test_the_joint_updates_satisfy_the_equations_of_the_text(seed: int, k: int) -> None:
-    problem = Problem(seed, k)
+@given(seed=seeds, k=st.integers(2, 4), flat=st.booleans())
+def test_the_joint_updates_satisfy_the_equations_of_the_text(seed: int, k: int, flat: bool) -> None:
+    problem = Problem(seed, k, flat=flat)
     q, prior = problem.q, problem.prior
     new = joint_sweep(q, *problem.arguments)
     delta2 = float(prior.delta2[0, 0, 0])
@@ -481,45 +503,8 @@ def test_an_object_gets_the_same_bits_alone_as_among_others(seed: int, k: int, j
         np.testing.assert_array_equal(getattr(alone, name)[0, :, 0], getattr(together, name)[0, :, i])
 
 
-@laws
-@given(x=st.floats(-60.0, 60.0), rate=st.floats(1e-12, 1e6))
-@example(x=3.0, rate=0.0)
-def test_a_mean_solves_its_equation(x: float, rate: float) -> None:
-    m = float(gaussian._mean(np.array([x]), np.array([rate]))[0])
-    assert x - m == pytest.approx(rate * math.exp(m), rel=1e-9, abs=1e-12 * (1.0 + abs(x)))
-    if rate == 0.0:
-        assert m == x
-
-
-def assert_solves(precision: float, rate: float, curvature: float) -> None:
-    v = float(gaussian._variance(np.array([precision]), np.array([rate]), np.array([curvature]))[0])
-    assert v > 0.0
-    grown = rate * math.exp(0.5 * (v + curvature * v * v)) if rate > 0.0 else 0.0
-    assert 1.0 / v == pytest.approx(precision + grown, rel=1e-9)
-
-
-@laws
-@given(precision=st.floats(0.1, 1e8), rate=st.floats(0.0, 1e8), reach=st.floats(0.0, 10.0))
-@example(precision=0.1, rate=0.0, reach=0.0)
-def test_a_variance_solves_its_equation(precision: float, rate: float, reach: float) -> None:
-    # `reach` is curvature v² where Newton begins: at most the other variable's variance.
-    assert_solves(precision, rate, reach * (precision + rate) ** 2)
-
-
-@laws
-@given(precision=st.floats(1e-4, 1.0), rate=st.floats(0.0, 10.0), reach=st.floats(0.0, 2.0**15))
-@example(precision=1e-4, rate=0.0, reach=0.0)
-@example(precision=1e-4, rate=1e-6, reach=0.0)
-@example(precision=1.0, rate=0.0, reach=2000.0)
-@example(precision=1.0, rate=1.0, reach=190.0)
-def test_a_variance_solves_its_equation_also_where_the_prior_is_flat(
-    precision: float, rate: float, reach: float
-) -> None:
-    assert_solves(precision, rate, reach * (precision + rate) ** 2)
-
-
 @pytest.mark.parametrize("sweep", [joint_sweep, factorised_sweep])
-@pytest.mark.parametrize("variance", [1e-6, 1e4])
+@pytest.mark.parametrize("variance", [1e-6, 400.0])
 def test_an_object_with_neither_votes_nor_labels_keeps_the_prior_as_its_posterior(
     sweep: object, variance: float
 ) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import click
 import numpy as np
@@ -71,7 +71,7 @@ def write_consensus(
     header = [f"p:{name}" for name in classes] or [f"p{h}" for h in range(memberships.shape[1])]
     confidence = memberships.max(axis=1)
     unlabelled = (labels == "") if labels.dtype.kind == "U" else (labels == -1)
-    partial = path.with_name(f".ce.{os.getpid()}.part")
+    partial = path.with_name(f".{uuid4().hex}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8", newline="") as file:
@@ -121,7 +121,8 @@ class Consensus:
         names: dict[str, dict[Any, int]] = {}
         for table in tables.values():
             position = np.searchsorted(unique, table.ids)
-            for column in table.columns:
+            # A classifier that took no part may have the name of another site's clustering.
+            for column in table.columns if result.classes else table.clusterings:
                 known = names.setdefault(column.name, {})
                 codes = np.array([known.setdefault(c, len(known)) for c in column.categories] or [0])
                 whole = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
@@ -248,7 +249,7 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     for excluded in report["excluded"]:
         what = ", ".join(excluded["columns"]) or f"{excluded['objects']:,} of its objects"
         what = f"[yellow]left out at {escape(excluded['site'])}:[/] {escape(what)} ({excluded['rule']})"
-        console.print(what, highlight=False)
+        console.print(what, highlight=False, soft_wrap=True)
     if report.get("kappa", 1.0) < LOW_KAPPA:
         console.print("[yellow]clusters do not follow classes here (low kappa): the votes alone may do better[/]")
     for path in written:

@@ -8,7 +8,7 @@ import click
 
 from ce.cli.options import class_names, format_option, label_options, model_options, read_labels, read_truth
 from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary, write_consensus
-from ce.errors import InputError
+from ce.errors import InputError, UnknownColumn
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
 from ce.simulation import simulate as simulate_job
@@ -89,9 +89,21 @@ def _tables(
             raise click.UsageError("--split takes one file; without it each file is a site")
         return split_table(read_labels(files[0], id_, classifiers, noise), split, seed)
     tables: dict[str, LabelTable] = {}
+    unused = set(classifiers)
     for path in files:
         name = path.name.lstrip(".").split(".")[0]
         if name in tables:
             raise InputError(f"two files would be site {name!r}: sites are named by their files; rename one")
-        tables[name] = read_labels(path, id_, classifiers, noise)
+        # Not every site has classifiers: a pattern must match somewhere, not everywhere.
+        patterns = list(classifiers)
+        while name not in tables:
+            try:
+                tables[name] = read_labels(path, id_, tuple(patterns), noise)
+            except UnknownColumn as error:
+                if error.column not in patterns:
+                    raise
+                patterns.remove(error.column)
+        unused -= set(patterns)
+    if unused:
+        raise InputError(f"no file has a classifier that matches {', '.join(sorted(unused))}")
     return tables

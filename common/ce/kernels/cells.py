@@ -154,10 +154,8 @@ def lookup_sums(tables: list[Reals], cells: list[ColumnCells], n: int, scale: Sc
         if column.probabilities is None:
             objects += column.look_up(encode(table, scale, "object sums"), np.int64(0))
         else:
-            mean = np.zeros((starts, k, n))
             for r, probability in enumerate(column.probabilities):
-                mean += probability * table[:, :, r, None]
-            objects += encode(mean, scale, "object sums")
+                objects += encode(probability * table[:, :, r, None], scale, "object sums")
     return objects
 
 

@@ -8,7 +8,7 @@ depend on its neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import wrightomega
@@ -30,13 +30,13 @@ class Gaussians:
     d: Reals
     r: Reals
 
-    def kappa(self) -> Reals:
-        """sum_i exp(mu_ni + s_ni/2), the best Taylor point of the votes' log-sum-exp: (starts, 1, n)."""
-        return over_clusters(np.exp(self.mu + 0.5 * self.s))[:, None]
+    def log_kappa(self) -> Reals:
+        """ln sum_i exp(mu_ni + s_ni/2), the best Taylor point of the votes' log-sum-exp: (starts, 1, n)."""
+        return _log_sum_exp(self.mu + 0.5 * self.s)
 
-    def xi(self) -> Reals:
-        """sum_i exp(eps_ni + d_ni/2), the same for the cluster labels: (starts, 1, n)."""
-        return over_clusters(np.exp(self.eps + 0.5 * self.d))[:, None]
+    def log_xi(self) -> Reals:
+        """ln sum_i exp(eps_ni + d_ni/2), the same for the cluster labels: (starts, 1, n)."""
+        return _log_sum_exp(self.eps + 0.5 * self.d)
 
 
 @dataclass(frozen=True)
@@ -50,62 +50,58 @@ class Prior:
 
 def factorised_sweep(q: Gaussians, votes: Reals, sums: Reals, labels: Reals, prior: Prior) -> Gaussians:
     """One round of updates for q(y) q(theta)."""
-    r1 = over_clusters(votes[None])
+    log_r1, log_r2 = _log(over_clusters(votes[None]))[:, None], _log(labels)
     precision = 1.0 / prior.sigma2 + 1.0 / prior.delta2
 
-    rate = r1 / q.kappa()
     x = (votes + prior.mu / prior.sigma2 + q.eps / prior.delta2) / precision
-    mu = _mean(x, rate * np.exp(0.5 * q.s) / precision)
-    q = Gaussians(mu, q.eps, q.s, q.d, q.r)
-    s = _variance(precision, r1 / q.kappa() * np.exp(mu), 0.0)
-    q = Gaussians(mu, q.eps, s, q.d, q.r)
+    mu = _mean(x, log_r1 - q.log_kappa() + 0.5 * q.s - np.log(precision))
+    q = replace(q, mu=mu)
+    q = replace(q, s=_variance(precision, log_r1 - q.log_kappa() + mu, np.zeros(())))
 
-    rate = labels / q.xi()
-    eps = _mean(mu + prior.delta2 * sums, rate * np.exp(0.5 * q.d) * prior.delta2)
-    q = Gaussians(mu, eps, s, q.d, q.r)
-    d = _variance(1.0 / prior.delta2, labels / q.xi() * np.exp(eps), 0.0)
-    return Gaussians(mu, eps, s, d, q.r)
+    eps = _mean(mu + prior.delta2 * sums, log_r2 - q.log_xi() + 0.5 * q.d + np.log(prior.delta2))
+    q = replace(q, eps=eps)
+    return replace(q, d=_variance(1.0 / prior.delta2, log_r2 - q.log_xi() + eps, np.zeros(())))
 
 
 def joint_sweep(q: Gaussians, votes: Reals, sums: Reals, labels: Reals, prior: Prior) -> Gaussians:
     """One round of updates with the covariance r free."""
-    r1 = over_clusters(votes[None])
+    log_r1, log_r2 = _log(over_clusters(votes[None]))[:, None], _log(labels)
     precision = 1.0 / prior.sigma2 + 1.0 / prior.delta2
-    mu, eps = _joint_means(q, votes, sums, r1, labels, precision, prior)
-    q = Gaussians(mu, eps, q.s, q.d, q.r)
+    mu, eps = _joint_means(q, votes, sums, log_r1, log_r2, precision, prior)
+    q = replace(q, mu=mu, eps=eps)
 
-    v = _variance(precision, r1 / q.kappa() * np.exp(mu), q.d / np.square(prior.delta2))
+    v = _variance(precision, log_r1 - q.log_kappa() + mu, q.d / np.square(prior.delta2))
     slope = v / prior.delta2
-    q = Gaussians(mu, eps, v + np.square(slope) * q.d, q.d, slope * q.d)
+    q = replace(q, s=v + np.square(slope) * q.d, r=slope * q.d)
 
-    w = _variance(1.0 / prior.delta2, labels / q.xi() * np.exp(eps), q.s / np.square(prior.delta2))
+    w = _variance(1.0 / prior.delta2, log_r2 - q.log_xi() + eps, q.s / np.square(prior.delta2))
     slope = w / prior.delta2
-    return Gaussians(mu, eps, q.s, w + np.square(slope) * q.s, slope * q.s)
+    return replace(q, d=w + np.square(slope) * q.s, r=slope * q.s)
 
 
 def _joint_means(
-    q: Gaussians, votes: Reals, sums: Reals, r1: Reals, r2: Reals, precision: Reals, prior: Prior
+    q: Gaussians, votes: Reals, sums: Reals, log_r1: Reals, log_r2: Reals, precision: Reals, prior: Prior
 ) -> tuple[Reals, Reals]:
     """(mu, eps) together: mu in closed form given eps, eps by a Newton step that keeps its exponential exact.
 
     mu(e) is concave in e, so from the second step on eps decreases to the root, quadratically.
     """
     tie = 1.0 / prior.delta2
-    rate1 = r1 / q.kappa() * np.exp(0.5 * q.s)
-    rate2 = r2 / q.xi() * np.exp(0.5 * q.d)
+    log_rate1 = log_r1 - q.log_kappa() + 0.5 * q.s
+    log_rate2 = log_r2 - q.log_xi() + 0.5 * q.d
     fixed = votes + prior.mu / prior.sigma2
 
     def mean_given(eps: Reals) -> Reals:
-        return _mean((fixed + tie * eps) / precision, rate1 / precision)
+        return _mean((fixed + tie * eps) / precision, log_rate1 - np.log(precision))
 
     eps = q.eps
     moving = np.ones(eps.shape, dtype=bool)
     for _ in range(_MOST_STEPS):
         mu = mean_given(eps)
-        follow = tie / (precision + rate1 * np.exp(mu))
+        follow = tie / (precision + np.exp(log_rate1 + mu))
         stiffness = (1.0 - follow) * tie
         target = (sums + tie * (mu - follow * eps)) / stiffness
-        new = _mean(target, rate2 / stiffness)
+        new = _mean(target, log_rate2 - np.log(stiffness))
         step = np.abs(new - eps)
         eps = np.where(moving, new, eps)
         moving &= step > _CLOSE * (1.0 + np.abs(eps))
@@ -114,25 +110,26 @@ def _joint_means(
     return mean_given(eps), eps
 
 
-def _mean(x: Reals, rate: Reals) -> Reals:
+def _mean(x: Reals, log_rate: Reals) -> Reals:
     """The m that solves x - m = rate e^m; m = x where the rate is zero (no vote, no label)."""
-    with np.errstate(divide="ignore"):
-        log_rate = np.log(rate)
     mean: Reals = x - wrightomega(log_rate + x)
     return mean
 
 
-def _variance(precision: Reals, rate: Reals, curvature: Reals | float) -> Reals:
+def _variance(precision: Reals, log_rate: Reals, curvature: Reals) -> Reals:
     """The v that solves 1/v = precision + rate exp((v + curvature v²)/2).
 
-    In u = ln v the equation is increasing and convex; from v = 1/(precision + rate), which is not below the root,
-    Newton's steps go down to it and never past it.
+    In u = ln v the equation is increasing and convex: from above the root Newton's steps go down to it and never past
+    it. Two bounds from above: 1/v >= precision + rate and, where v >= 1, exp((v + curvature v²)/2) <= 1/rate.
     """
-    u = -np.log(precision + rate)
+    u = -np.logaddexp(np.log(precision), log_rate)
+    with np.errstate(invalid="ignore"):  # a rate of zero: fmin leaves out the NaN
+        room = np.maximum(-2.0 * log_rate, 0.0)
+        u = np.fmin(u, np.log(np.maximum(1.0, 2.0 * room / (1.0 + np.sqrt(1.0 + 4.0 * curvature * room)))))
     moving = np.ones(u.shape, dtype=bool)
     for _ in range(_MOST_STEPS):
         v = np.exp(u)
-        growth = rate * v * np.exp(0.5 * (v + curvature * v * v))
+        growth = np.exp(log_rate + u + 0.5 * (v + curvature * v * v))
         excess = precision * v + growth - 1.0
         slope = precision * v + growth * (1.0 + 0.5 * v + curvature * v * v)
         step = excess / slope
@@ -140,4 +137,17 @@ def _variance(precision: Reals, rate: Reals, curvature: Reals | float) -> Reals:
         moving &= np.abs(step) > _CLOSE * (1.0 + np.abs(u))
         if not moving.any():
             break
-    return np.exp(u)
+    root: Reals = np.exp(u)
+    return root
+
+
+def _log(x: Reals) -> Reals:
+    with np.errstate(divide="ignore"):
+        return np.log(x)
+
+
+def _log_sum_exp(x: Reals) -> Reals:
+    """Over clusters, of (starts, k, n): (starts, 1, n)."""
+    largest = x.max(axis=1, keepdims=True)
+    total: Reals = largest + np.log(over_clusters(np.exp(x - largest)))[:, None]
+    return total

@@ -206,17 +206,18 @@ def chosen(plans: list[Planned], wanted: Iterable[str] | None, source: str) -> l
 
 
 def find_id(names: Sequence[str], id: str, source: str) -> int:
-    """Where the ids are. Checked before the rest of the header, which may be no header without them."""
+    """Where the ids are. Checked before the rest of the header, which may be no header without them.
+
+    What was found instead is not named: in a file without a header it would be an object and its labels.
+    """
     if id in names:
         return names.index(id)
-    # A file without a header shows its first object here: name what was found only if it cannot be labels.
-    if any(name in MISSING or NUMBER.fullmatch(name) for name in names):
-        found = "the first line holds numbers or empty fields: is the header missing?"
-    elif len(names) == 1:
-        found = "the header has one field only: are the fields separated by something else?"
-    else:
-        found = f"the columns are {listed(names)}."
-    raise LabelError(f"no column of this name; {found} Name the column of the ids: --id NAME", source=source, column=id)
+    raise LabelError(
+        f"no column of this name among the {len(names)} of the first line, which must be the header. "
+        "Is the header missing, or are the fields separated by something else? Else name the ids' column: --id NAME",
+        source=source,
+        column=id,
+    )
 
 
 def plan_columns(names: Sequence[str], id_at: int, patterns: Iterable[str], source: str) -> list[Planned]:
@@ -226,6 +227,9 @@ def plan_columns(names: Sequence[str], id_at: int, patterns: Iterable[str], sour
         if not name or name == "clf:" or (soft and not (soft[2].strip() and soft[3].strip())):
             problem = f"field {at + 1} of the header has an empty name: name it (pandas: write with index=False)"
             raise LabelError(problem, source=source)
+        if soft and soft[3].strip() in MISSING:
+            problem = "a class of this name would be read as missing: rename it"
+            raise LabelError(problem, source=source, column=name)
         if name.startswith("__index_level_"):
             problem = "an index of pandas, not labels: write the file with index=False"
             raise LabelError(problem, source=source, column=name)

@@ -19,6 +19,11 @@ def clean_text(text: str) -> str:
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
+def is_text(text: str) -> bool:
+    """No control characters, which a file or a terminal would take for its own, and no halves of surrogate pairs."""
+    return text.isprintable() or not any(c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff" for c in text)
+
+
 def listed(names: Iterable[str]) -> str:
     """Column names for an error message."""
     known = [repr(name) for name in names]
@@ -27,7 +32,9 @@ def listed(names: Iterable[str]) -> str:
 
 def refuse_repeated(names: Sequence[str], source: str) -> None:
     seen: set[str] = set()
-    for name in names:
+    for at, name in enumerate(names):
+        if not is_text(name):
+            raise LabelError(f"the name of column {at + 1} has a character that is not text: rename it", source=source)
         if name in seen:
             raise LabelError("two columns have this name: rename one", source=source, column=name)
         seen.add(name)

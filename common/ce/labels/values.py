@@ -159,8 +159,9 @@ def object_ids(values: Sequence[Any], origin: Origin, column: str) -> NDArray[np
         text = str(reading.whole) if exact else reading.text
         if len(text) > ID_LENGTH:
             raise origin.error(f"an id longer than {ID_LENGTH} characters", at, column)
-        # numpy drops a NUL at the end of a text, and half a surrogate pair cannot be sent or written.
-        if not text.isprintable() and any(c == "\0" or "\ud800" <= c <= "\udfff" for c in text):
+        # numpy drops a NUL at the end of a text, csv does not quote a lone carriage return, and half a surrogate pair
+        # cannot be sent or written.
+        if not text.isprintable() and any(c in "\0\r" or "\ud800" <= c <= "\udfff" for c in text):
             raise origin.error("an id with a character that is not text", at, column)
         other = seen.setdefault(text, at)
         if other != at:

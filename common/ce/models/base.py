@@ -129,15 +129,16 @@ def positive(name: str, value: Any, *, smallest: int = 1) -> int:
 
 def not_negative(name: str, value: Any) -> float:
     """A finite number of at least zero, or an error that names the parameter."""
-    number = np.asarray(value, dtype=np.float64) if np.isscalar(value) else np.array(np.nan)
-    if not (number >= 0 and np.isfinite(number)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise InputError(f"{name} is a number of at least 0")
-    return float(number)
+    if not 0 <= value < np.inf:
+        raise InputError(f"{name} is a number of at least 0")
+    return float(value)
 
 
 def one_of(name: str, value: Any, *choices: str) -> Any:
     """One of the choices, or an error that lists them."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InputError(f"{name} is one of {', '.join(map(repr, choices))}")
     return value
 

@@ -15,8 +15,11 @@ from ce.protocol.home import Progress
 from ce.protocol.starts import SeededStarts
 from ce.protocol.topology import Categories
 from ce.ring import Reals
-from ce.steps.bc3e import BC3ESteps, DiffusedBC3E
+from ce.steps.bc3e import LARGEST_LOGIT, SMALLEST_VARIANCE, BC3ESteps, DiffusedBC3E
 from ce.steps.model import Model
+
+#: Logits are in nats: a larger variance means nothing, and would leave the declared bounds of the sums.
+LARGEST_VARIANCE = 1000.0
 
 Start = Literal["votes", "diffused"] | Mapping[str, Any]
 
@@ -147,6 +150,8 @@ class BC3E(Estimator):
             classes = tuple(sorted(used))
         if len(classes) < 2 or len(set(classes)) < len(classes):
             raise InputError("at least two different classes are needed")
+        if any(isinstance(name, int) and name < 0 for name in classes):
+            raise InputError("classes are not negative: -1 means that nothing is known of an object")
         unknown = len(used - set(classes))
         if unknown:
             raise InputError(f"classifiers use {unknown} class names that are not among the {len(classes)} given")
@@ -173,9 +178,11 @@ class BC3E(Estimator):
         return LabelTable(table.ids, (*table.clusterings, *renamed), table.source)
 
     def _votes(self, classifications: Any, table: LabelTable) -> tuple[Column, ...]:
-        if isinstance(classifications, LabelTable) or np.ndim(classifications) != 3:
+        if getattr(classifications, "ndim", None) != 3:
             return LabelTable.from_arrays(classifications).columns
         probabilities = np.asarray(classifications, dtype=np.float64)
+        if 0 in probabilities.shape:
+            raise LabelError("classifications are (objects, classifiers, classes), at least one of each")
         k = probabilities.shape[2]
         names = tuple(range(k)) if self.classes is None else tuple(np.asarray(self.classes).tolist())
         if len(names) != k:
@@ -207,14 +214,19 @@ def class_labels(proba: Reals, classes: Categories, unlabelled: NDArray[np.bool_
 
 
 def _given(start: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, Reals]:
-    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in start.items()}
+    try:
+        arrays = {name: np.asarray(array, dtype=np.float64) for name, array in start.items()}
+    except (TypeError, ValueError):
+        arrays = {}
     if set(arrays) != {"mu", "eps"} or any(array.shape != shape for array in arrays.values()):
-        raise InputError(f'a given start is {{"mu": ..., "eps": ...}}, each of shape {shape}')
+        raise InputError(f'a given start is {{"mu": ..., "eps": ...}}, numbers of shape {shape}')
+    if not all((np.abs(array) <= LARGEST_LOGIT / 2).all() for array in arrays.values()):
+        raise InputError(f"a given start has logits within ±{LARGEST_LOGIT / 2:g}")
     return {name: np.ascontiguousarray(array.T) for name, array in arrays.items()}
 
 
 def _variance(name: str, value: Any) -> float:
     number = not_negative(name, value)
-    if number == 0:
-        raise InputError(f"{name} is positive")
+    if not SMALLEST_VARIANCE <= number <= LARGEST_VARIANCE:
+        raise InputError(f"{name} is between {SMALLEST_VARIANCE:g} and {LARGEST_VARIANCE:g}")
     return number

@@ -17,6 +17,7 @@ from ce.protocol.home import Progress
 from ce.protocol.starts import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
 from ce.steps.bce import BCESteps
+from ce.steps.dirichlet import CEILING, FLOOR
 
 Init = Literal["anneal", "dirichlet", "seeds++", "base"] | Mapping[str, Any]
 
@@ -135,21 +136,23 @@ class BCE(Estimator):
         given = isinstance(self.init, Mapping)
         if not given:
             one_of("init", self.init, "anneal", "dirichlet", "seeds++", "base")
-        anneal = self.init == "anneal" and self.learn_alpha
-        alpha = self.init.get("alpha", self.alpha) if isinstance(self.init, Mapping) else self.alpha
-        if anneal:
-            alpha = self.anneal_alpha
         k = positive("n_clusters", self.n_clusters)
-        value = np.asarray(alpha, dtype=np.float64)
-        if value.shape not in ((), (k,)) or not (np.isfinite(value) & (value > 0)).all():
-            raise InputError("alpha is a positive number, or n_clusters of them")
+        anneal = not given and self.init == "anneal" and bool(self.learn_alpha)
+        alpha = _checked_alpha("alpha", self.alpha, k)
+        if anneal:
+            alpha = _checked_alpha("anneal_alpha", self.anneal_alpha, k)
+        elif isinstance(self.init, Mapping) and "alpha" in self.init:
+            alpha = _checked_alpha("alpha of a given init", self.init["alpha"], k)
+        if self.learn_alpha:
+            # The box that a learnt alpha never leaves; to begin outside would lower the bound on entering it.
+            alpha = np.clip(alpha, FLOOR, CEILING)
         return BCESteps(
             k,
             1 if given else positive("n_init", self.n_init),
             max_iter=positive("max_iter", self.max_iter, smallest=0),
             tol=not_negative("tol", self.tol),
             smoothing=not_negative("smoothing", self.smoothing),
-            alpha=value,
+            alpha=alpha,
             learn_alpha=bool(self.learn_alpha),
             hold_iter=positive("anneal_iter", self.anneal_iter, smallest=0) if anneal else 0,
             schedule=one_of("schedule", self.schedule, "joint", "newton"),
@@ -167,24 +170,45 @@ class BCE(Estimator):
         return SeededStarts(self._seed()), {}
 
     def _given_start(self, table: LabelTable, init: Mapping[str, Any]) -> tuple[Starts, dict[str, Reals]]:
-        unknown = set(init) - {"alpha", "beta", "gamma"}
-        if unknown or "beta" not in init:
-            raise InputError('a given start is {"beta": [...], "alpha": optional, "gamma": optional}')
-        beta = [np.asarray(b, dtype=np.float64) for b in init["beta"]]
+        if set(init) - {"alpha", "beta", "gamma"} or not isinstance(init.get("beta"), (list, tuple)):
+            raise InputError(
+                'a given init is {"beta": [one table per clustering], "alpha": optional, "gamma": optional}'
+            )
+        beta = [_numbers("init: beta", b) for b in init["beta"]]
         expected = [(self.n_clusters, len(column.categories)) for column in table.clusterings]
         if [b.shape for b in beta] != expected:
-            raise InputError(f"the given beta needs one table per clustering, of shapes {expected}")
+            raise InputError(f"init: beta needs one table per clustering, of shapes {expected}")
         for column, b in zip(table.clusterings, beta, strict=True):
-            if not (np.isfinite(b).all() and (b >= 0).all() and (b.max(axis=0, initial=0) > 0).all()):
-                raise InputError(
-                    f"the given beta of column {column.name!r} has a negative entry, "
-                    "or a category that no cluster can produce"
-                )
+            if b.size and not ((b >= 0).all() and np.allclose(b.sum(axis=1), 1.0, rtol=0, atol=1e-6)):
+                raise InputError(f"init: the rows of beta of column {column.name!r} are distributions, summing to 1")
+            if not (b.max(axis=0, initial=0) > 0).all():
+                raise InputError(f"init: beta of column {column.name!r} has a category that no cluster can produce")
+        if self.smoothing > 0:
+            # The prior of an impossible category is minus infinity; the smallest chance has the same effect.
+            beta = [np.maximum(b, 1e-300) for b in beta]
         given: dict[str, Reals] = {}
         if "gamma" in init:
-            gamma = np.asarray(init["gamma"], dtype=np.float64)
-            if gamma.shape != (table.n_objects, self.n_clusters) or not (gamma > 0).all():
-                raise InputError("the given gamma is (objects, n_clusters) and positive")
+            gamma = _numbers("init: gamma", init["gamma"])
+            if gamma.shape != (table.n_objects, self.n_clusters) or not ((gamma >= FLOOR) & (gamma <= 1e6)).all():
+                raise InputError(f"init: gamma is (objects, n_clusters), each between {FLOOR} and 1e6")
             given["gamma"] = np.ascontiguousarray(gamma.T)
         names = (column.name for column in table.clusterings)
         return GivenStarts({name: b[None] for name, b in zip(names, beta, strict=True)}), given
+
+
+def _checked_alpha(name: str, value: Any, k: int) -> Reals:
+    alpha = _numbers(name, value)
+    if alpha.shape not in ((), (k,)) or not (alpha > 0).all():
+        raise InputError(f"{name} is a positive number, or n_clusters of them")
+    return alpha
+
+
+def _numbers(name: str, value: Any) -> Reals:
+    """Finite numbers, or an error that names the parameter."""
+    try:
+        numbers = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        numbers = np.array(np.nan)
+    if not np.isfinite(numbers).all():
+        raise InputError(f"{name} is made of finite numbers")
+    return numbers

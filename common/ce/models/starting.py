@@ -40,8 +40,8 @@ def base_start(table: LabelTable, k: int, n_starts: int, seed: int) -> dict[str,
                 inside = codes[(base == cluster) & (codes[:, j] >= 0), j]
                 counts = np.bincount(inside, minlength=len(column.categories)).astype(np.float64)
                 if counts.sum() == 0:
-                    counts = rng.standard_exponential(len(column.categories))
-                tables[column.name][start, h] = _mixed(counts[None] / counts.sum())[0]
+                    counts = rng.standard_exponential(len(column.categories)) + 1e-300
+                tables[column.name][start, h] = _mixed(counts / max(counts.sum(), 1e-300))
     return tables
 
 
@@ -73,10 +73,10 @@ def _spread_out(codes: NDArray[np.int32], k: int, rng: np.random.Generator) -> l
 def _one_hot(codes: NDArray[np.int32], categories: int) -> Reals:
     """(rows, categories); a missing label is spread evenly."""
     rows: Reals = (codes[:, None] == np.arange(categories)).astype(np.float64)
-    rows[codes < 0] = 1.0 / categories
+    rows[codes < 0] = 1.0 / max(categories, 1)
     return rows
 
 
 def _mixed(rows: Reals) -> Reals:
-    mixed: Reals = (1.0 - _UNIFORM) * rows + _UNIFORM / rows.shape[-1]
+    mixed: Reals = (1.0 - _UNIFORM) * rows + _UNIFORM / max(rows.shape[-1], 1)
     return mixed

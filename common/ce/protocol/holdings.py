@@ -68,7 +68,8 @@ class Holdings:
         given: Mapping[str, Reals],
         threads: int,
     ) -> None:
-        held = {column.name: column for column in table.columns}
+        used = table.columns if model.uses_votes else table.clusterings
+        held = {column.name: column for column in used}
         self.clusterings: list[SharedColumn] = [c for c in topology.clusterings if c.name in held]
         self._labels = {c.index: held[c.name].recode(c.categories) for c in self.clusterings}
         self._votes = (

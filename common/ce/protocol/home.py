@@ -127,7 +127,7 @@ class Home:
             self._winner,
             self._final_globals,
             self._paths,
-            self._iterations[self._winner],
+            self._paths[self._winner].iterations,
             self._exchanges,
             self._kappa,
         )
@@ -143,7 +143,7 @@ class Home:
                     holders = " and ".join(site for site in column.holders if site in block.members)
                     raise Refused(
                         "overlapping cells",
-                        f"column {column.name!r}: {twice} objects have a label at more than one of {holders}; "
+                        f"column {column.name!r}: objects with a label at more than one of {holders}: {twice}; "
                         "a cell belongs to one site: drop the label at all but one, or rename the column at one",
                     )
         labels = self._concatenated("labels", ()).astype(np.float64)
@@ -166,7 +166,6 @@ class Home:
         self._iteration = 0
         self._paths = {start: Path() for start in self._active}
         self._stopped_globals: dict[int, State] = {}
-        self._iterations: dict[int, int] = {}
         self._globals = self._model.start_globals(self._sizes, before)
         before_objects = self._objects.result(0) if self._stage else None
         self._objects.begin(self._model, self._scales, self._globals, before_objects)
@@ -190,12 +189,14 @@ class Home:
         reals = {n: decode(totals[n], self._scales[n]) for n in model.share_shapes(self._iteration)}
         settled = model.settle(bound, reals, self._globals, self._counted, self._iteration)
         kept = self._judge(settled.bound, settled.retry, totals["moved"])
+        if settled.stop is not None:
+            kept &= ~settled.stop
         for position, start in enumerate(self._active):
             if not kept[position]:
                 self._stop(position, start)
-        self._report()
         where = np.flatnonzero(kept)
         self._active = tuple(start for start, keep in zip(self._active, kept, strict=True) if keep)
+        self._report()
         if not self._active:
             # Globals that follow from the final objects, for the stage that goes on from here.
             self._end_stage(settled.globals)
@@ -215,21 +216,19 @@ class Home:
         self._next_iteration()
 
     def _judge(self, bound: Reals, retry: NDArray[np.bool_], moved: Words) -> NDArray[np.bool_]:
-        """Which starts go on. `self._iteration - 1` iterations lie behind the state that the bound belongs to."""
-        done = self._iteration - 1
+        """Which starts go on. A step that is taken back is no iteration: the one that replaces it is."""
         kept = np.ones(len(self._active), dtype=bool)
         for position, start in enumerate(self._active):
             if retry[position]:
                 continue
             path = self._paths[start]
             path.accept(float(bound[position]), int(moved[position]))
-            path.converged = self._model.may_stop(done) and path.has_converged(self._model.tol)
-            kept[position] = not path.converged and done < self._model.max_iter
+            path.converged = self._model.may_stop(path.iterations) and path.has_converged(self._model.tol)
+            kept[position] = not path.converged and path.iterations < self._model.max_iter
         return kept
 
     def _stop(self, position: int, start: int) -> None:
         self._stopped_globals[start] = select(self._globals, np.array([position]))
-        self._iterations[start] = self._iteration - 1
         self._objects.stop(position, start)
 
     def _end_stage(self, last_globals: State) -> None:
@@ -280,7 +279,7 @@ class Home:
         tables: dict[str, Array] = {}
         for column in self._shared_columns:
             sums = self._totals[f"column/{column.index}/sums"]
-            table = self._model.column(decode(sums if kept is None else sums[kept], self._scales["columns"]))
+            table = self._model.column(sums if kept is None else sums[kept], self._scales["columns"])
             if retry is not None:
                 table[retry] = 0.0
             tables[f"column/{column.index}/table"] = table

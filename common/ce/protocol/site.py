@@ -165,9 +165,9 @@ class Site:
             self._take_messages(task)
         self._tables = {}
         for column in self._holdings.clusterings:
-            shape = (self._model.n_starts, self._model.k, len(column.categories))
-            table = self._model.start_table(self._starts.tables(column.name, column.shared, shape))
-            self._tables[column.index] = _Table(column, table, table, np.zeros(shape, dtype=np.int64))
+            drawn = self._starts.tables(column, self._model.n_starts, self._model.k)
+            table = self._model.start_table(drawn)
+            self._tables[column.index] = _Table(column, table, table, np.zeros(table.shape, dtype=np.int64))
 
     def _adopt_iteration(self, task: Task) -> None:
         """One-phase models: new tables, then the object step of private blocks with the new globals."""
@@ -195,7 +195,7 @@ class Site:
     def _new_table(self, task: Task, table: _Table) -> Reals:
         if table.column.shared:
             return _array(task, f"column/{table.column.index}/table", table.current.shape)
-        return self._model.column(decode(table.sums, self._scales["columns"]))
+        return self._model.column(table.sums, self._scales["columns"])
 
     def _go_on_with(self, task: Task) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Put aside the starts that stopped. Which others, by position, go on, and which of those are retried."""
@@ -235,7 +235,8 @@ class Site:
             self._loop_locally()
         for table in self._tables.values():
             if table.column.holders[0] == self.name:
-                totals["bound"] += encode(self._model.prior(table.current), self._scales["prior"], "prior")
+                prior = encode(self._model.prior(table.current), self._scales["prior"], "prior")
+                totals["bound"] += prior.sum(axis=(1, 2))
         self._clear_sums()
         if self._model.phases == 1:
             own, own_bound = self._pass(self._private, self._objects.message)
@@ -269,7 +270,7 @@ class Site:
         self._pass(self._shared, self._message)
         for table in self._tables.values():
             if not table.column.shared:
-                new = self._model.column(decode(table.sums, self._scales["columns"]))
+                new = self._model.column(table.sums, self._scales["columns"])
                 table.current = keep_old_rows(new, table.current)
 
     def _pass(self, segment: Segment, message: Reals) -> tuple[Words, Words]:

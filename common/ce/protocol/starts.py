@@ -1,7 +1,8 @@
 """Where the starting tables of the columns come from.
 
-A table's rows are uniform over the simplex, from 64-bit words that SHAKE-256 expands out of a key, the start's number
-and the column's name: the same on every machine, for every layout and in any order of drawing.
+A table's rows are uniform over the simplex: normalised exponentials of 64-bit words that SHAKE-256 expands out of a
+key, the start's number, the column's name and the category: the same on every machine and for every layout, whoever
+knows which categories and in whatever order.
 
 On one machine the key is the seed. In a distributed job starts are secret: against a known start the first total
 decodes to labels. A column with one holder is drawn from that site's own secret, a shared one from the sites' job key.
@@ -11,19 +12,21 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from ce.protocol.topology import Categories, SharedColumn
 from ce.ring import Reals
 
 
 class Starts(Protocol):
     """Gives a column's starting tables (starts, k, categories)."""
 
-    def tables(self, column: str, shared: bool, shape: tuple[int, int, int]) -> Reals: ...
+    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals: ...
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,8 @@ class SeededStarts:
 
     seed: int
 
-    def tables(self, column: str, shared: bool, shape: tuple[int, int, int]) -> Reals:
-        return draw(f"seed {self.seed}".encode(), column, shape)
+    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
+        return draw(f"seed {self.seed}".encode(), column.name, column.categories, (starts, k))
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class SecretStarts:
             derive(first_secret, b"ce job key", job.encode()),
         )
 
-    def tables(self, column: str, shared: bool, shape: tuple[int, int, int]) -> Reals:
-        return draw(self.job_key if shared else self.own_key, column, shape)
+    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
+        key = self.job_key if column.shared else self.own_key
+        return draw(key, column.name, column.categories, (starts, k))
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,8 @@ class GivenStarts:
 
     by_column: Mapping[str, Reals]
 
-    def tables(self, column: str, shared: bool, shape: tuple[int, int, int]) -> Reals:
-        return self.by_column[column]
+    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
+        return self.by_column[column.name]
 
 
 def derive(secret: bytes, *info: bytes) -> bytes:
@@ -71,17 +75,19 @@ def derive(secret: bytes, *info: bytes) -> bytes:
     return hmac.digest(extracted, _joined(*info) + b"\x01", "sha256")
 
 
-def draw(key: bytes, column: str, shape: tuple[int, int, int]) -> Reals:
-    """Dirichlet(1, ..., 1) rows: normalised exponentials of uniform words."""
-    starts, k, categories = shape
-    tables = np.empty(shape)
+def draw(key: bytes, column: str, categories: Categories, shape: tuple[int, int]) -> Reals:
+    """Dirichlet(1, ..., 1) rows: (starts, k, categories), `shape` being (starts, k)."""
+    starts, k = shape
+    tables = np.empty((starts, k, len(categories)))
     for start in range(starts):
-        material = _joined(b"ce start", key, str(start).encode(), column.encode())
-        stream = hashlib.shake_256(material).digest(8 * k * categories)
-        words = np.frombuffer(stream, dtype="<u8").reshape(k, categories)
-        uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-        exponential = -np.log(uniform)
-        tables[start] = exponential / exponential.sum(axis=1, keepdims=True)
+        for r, category in enumerate(categories):
+            name = f"{type(category).__name__} {category}".encode()
+            material = _joined(b"ce start", key, str(start).encode(), column.encode(), name)
+            words = np.frombuffer(hashlib.shake_256(material).digest(8 * k), dtype="<u8")
+            tables[start, :, r] = -np.log(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+        for h in range(k):
+            # fsum rounds once, so the order of the categories does not matter.
+            tables[start, h] /= math.fsum(tables[start, h])
     return tables
 
 

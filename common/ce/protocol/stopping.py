@@ -21,6 +21,10 @@ class Path:
     still: int = 0
     converged: bool = False
 
+    @property
+    def iterations(self) -> int:
+        return len(self.bounds) - 1
+
     def accept(self, bound: float, moved: int) -> None:
         self.bounds.append(bound)
         self.still = 0 if moved else self.still + 1

@@ -30,7 +30,7 @@ import numpy as np
 from ce.kernels.cells import CellSums, ColumnCells, posterior_sums
 from ce.kernels.gaussian import Gaussians, Prior, factorised_sweep, joint_sweep
 from ce.kernels.special import over_clusters
-from ce.ring import Reals, Scale
+from ce.ring import Reals, Scale, Words
 from ce.steps.diffusion import DiffusionSteps
 from ce.steps.model import (
     Model,
@@ -91,7 +91,7 @@ class BC3ESteps(Model):
             "objects": cell,
             "columns": cell,
             "votes": Scale.for_sum(sizes.classifiers, 1.0),
-            **bound_scales(terms, per_object, self.k * sizes.categories),
+            **bound_scales(terms, per_object, self.k * sizes.categories, self.smoothing),
             "deviation": Scale.for_sum(sizes.objects, LARGEST_LOGIT),
             "spread": Scale.for_sum(sizes.objects, LARGEST_SQUARE),
             "gap": Scale.for_sum(sizes.objects, LARGEST_SQUARE * self.k),
@@ -147,8 +147,8 @@ class BC3ESteps(Model):
     ) -> CellSums:
         return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
 
-    def column(self, sums: Reals) -> Reals:
-        return smoothed_rows(sums, self.smoothing)
+    def column(self, sums: Words, scale: Scale) -> Reals:
+        return smoothed_rows(sums, scale, self.smoothing)
 
     def prior(self, table: Reals) -> Reals:
         return smoothing_prior(table, self.smoothing)
@@ -169,10 +169,10 @@ class BC3ESteps(Model):
         r1 = over_clusters(opening.votes[None])
         bound = -0.5 * over_clusters(np.log(2 * math.pi * prior.sigma2) + spread / prior.sigma2)
         bound -= 0.5 * over_clusters(np.log(2 * math.pi * prior.delta2) + gap / prior.delta2)
-        bound += over_clusters(opening.votes * q.mu) - r1 * np.log(q.kappa()[:, 0])
+        bound += over_clusters(opening.votes * q.mu) - r1 * q.log_kappa()[:, 0]
         bound += 0.5 * over_clusters(np.log((2 * math.pi * math.e) ** 2 * (q.s * q.d - np.square(q.r))))
         # The cells saw exp(eps) divided by its largest entry; their logarithms lack that factor, once per label.
-        bound += opening.labels * (q.eps.max(axis=1) - np.log(q.xi()[:, 0]))
+        bound += opening.labels * (q.eps.max(axis=1) - q.log_xi()[:, 0])
         return {
             "bound": bound,
             "deviation": deviation,

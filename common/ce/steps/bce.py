@@ -21,7 +21,7 @@ from scipy.special import psi
 
 from ce.kernels.cells import CellSums, ColumnCells, posterior_sums
 from ce.kernels.special import log_beta, over_clusters, trigamma
-from ce.ring import Reals, Scale
+from ce.ring import Reals, Scale, Words
 from ce.steps import dirichlet
 from ce.steps.model import (
     Model,
@@ -89,7 +89,7 @@ class BCESteps(Model):
         return {
             "objects": cell,
             "columns": cell,
-            **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories),
+            **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories, self.smoothing),
             "mean_log": Scale.for_sum(sizes.objects, largest_psi),
             "rise": Scale.for_sum(sizes.objects, largest_psi),
             "total_rise": Scale.for_sum(sizes.objects, largest_psi),
@@ -129,8 +129,8 @@ class BCESteps(Model):
     ) -> CellSums:
         return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
 
-    def column(self, sums: Reals) -> Reals:
-        return smoothed_rows(sums, self.smoothing)
+    def column(self, sums: Words, scale: Scale) -> Reals:
+        return smoothed_rows(sums, scale, self.smoothing)
 
     def prior(self, table: Reals) -> Reals:
         return smoothing_prior(table, self.smoothing)

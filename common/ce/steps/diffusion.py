@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ce.kernels.cells import ColumnCells, count_sums, lookup_sums
 from ce.kernels.special import over_clusters
-from ce.ring import Reals, Scale
+from ce.ring import Reals, Scale, Words, decode
 from ce.steps.agreement import agreement, kappa
 from ce.steps.model import Model, Opening, Settled, Sizes, State, bound_scales
 
 ROUNDS = 100
+#: Well-connected clusterings mix the votes until nothing is left to standardise: stop before that.
+SMALLEST_DEVIATION = 0.01
 
 
 class DiffusionSteps(Model):
@@ -40,7 +41,7 @@ class DiffusionSteps(Model):
             "objects": Scale.for_sum(sizes.clusterings, 1.0),
             "columns": Scale.for_sum(sizes.objects, 1.0),
             "votes": Scale.for_sum(sizes.classifiers, 1.0),
-            **bound_scales(1, 1, 1),
+            **bound_scales(1, 1, 1, 0.0),
             "mean": Scale.for_sum(sizes.objects, 1.0),
             "square": Scale.for_sum(sizes.objects, 1.0),
             "agreement": Scale.counting(),
@@ -61,22 +62,18 @@ class DiffusionSteps(Model):
     def message(self, state: State) -> Reals:
         return state["votes"]
 
-    def object_sums(
-        self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]
-    ) -> NDArray[np.int64]:
+    def object_sums(self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]) -> Words:
         return lookup_sums(tables, cells, n, scales["objects"])
 
-    def column_sums(
-        self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]
-    ) -> list[NDArray[np.int64]]:
+    def column_sums(self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])
 
-    def column(self, sums: Reals) -> Reals:
+    def column(self, sums: Words, scale: Scale) -> Reals:
         """Each category's votes as proportions over the classes."""
-        return _proportions(sums, np.zeros((1, 1, 1)))
+        return _proportions(decode(sums, scale), np.zeros((1, 1, 1)))
 
     def prior(self, table: Reals) -> Reals:
-        return np.zeros(table.shape[0])
+        return np.zeros_like(table)
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         # In the first round every table is empty, the sums are zero, and the votes stand as they are.
@@ -96,7 +93,8 @@ class DiffusionSteps(Model):
         mean = totals["mean"] / sizes.objects
         variance = (totals["square"] / sizes.objects - np.square(mean)).mean(axis=1, keepdims=True)
         new = {"mean": mean, "sd": np.sqrt(np.maximum(variance, 0.0)), "kappa": kappa(totals["agreement"])}
-        return Settled(bound, new, np.zeros(len(bound), dtype=bool))
+        no = np.zeros(len(bound), dtype=bool)
+        return Settled(bound, new, retry=no, stop=new["sd"][:, 0] < SMALLEST_DEVIATION)
 
     def memberships(self, state: State) -> Reals:
         return state["votes"]

@@ -17,6 +17,7 @@ FLOOR = 0.01
 CEILING = 1e4
 _STEPS = 100
 _HALVINGS = 40
+ROUNDING = 1e-14
 
 
 def objective(alpha: Reals, mean_log: Reals) -> Reals:
@@ -40,15 +41,16 @@ def maximise(alpha: Reals, mean_log: Reals) -> Reals:
         for _ in range(_HALVINGS):
             trial = np.clip(alpha + size[:, None] * direction, FLOOR, CEILING)
             reached = objective(trial, mean_log)
-            worse = reached < value
+            # Near the optimum the objective is flat to the last bit: rounding must not stop a step that is right.
+            worse = reached < value - ROUNDING * (1.0 + np.abs(value))
             if not worse.any():
                 break
             size = np.where(worse, 0.5 * size, size)
-        better = open_ & (reached > value)
-        moved = np.abs(trial - alpha).max(axis=-1) > 1e-12 * alpha.max(axis=-1)
-        alpha = np.where(better[:, None], trial, alpha)
-        value = np.where(better, reached, value)
-        open_ = better & moved
+        taken = open_ & ~worse
+        moved = (np.abs(trial - alpha) > 1e-14 * alpha).any(axis=-1)
+        alpha = np.where(taken[:, None], trial, alpha)
+        value = np.where(taken, reached, value)
+        open_ = taken & moved
         if not open_.any():
             break
     return alpha

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ce.kernels.cells import ColumnCells, count_sums, lookup_sums
 from ce.kernels.special import over_clusters
-from ce.ring import Reals, Scale
+from ce.ring import Reals, Scale, Words
 from ce.steps.model import (
     CELL_BOUND,
     Model,
@@ -51,7 +50,7 @@ class MixtureSteps(Model):
         return {
             "objects": Scale.for_sum(sizes.clusterings, CELL_BOUND),
             "columns": Scale.for_sum(sizes.objects, 1.0),
-            **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories),
+            **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories, self.smoothing),
             "weights": Scale.for_sum(sizes.objects, 1.0),
         }
 
@@ -68,18 +67,14 @@ class MixtureSteps(Model):
     def message(self, state: State) -> Reals:
         return state["responsibility"]
 
-    def object_sums(
-        self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]
-    ) -> NDArray[np.int64]:
+    def object_sums(self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]) -> Words:
         return lookup_sums([log_or_floor(table) for table in tables], cells, n, scales["objects"])
 
-    def column_sums(
-        self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]
-    ) -> list[NDArray[np.int64]]:
+    def column_sums(self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])
 
-    def column(self, sums: Reals) -> Reals:
-        return smoothed_rows(sums, self.smoothing)
+    def column(self, sums: Words, scale: Scale) -> Reals:
+        return smoothed_rows(sums, scale, self.smoothing)
 
     def prior(self, table: Reals) -> Reals:
         return smoothing_prior(table, self.smoothing)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.kernels.cells import CellSums, ColumnCells
-from ce.ring import Reals, Scale
+from ce.ring import Reals, Scale, Words, decode
 
 State = dict[str, NDArray[np.float64]]
 
@@ -56,6 +56,7 @@ class Settled:
     bound: Reals  # (starts,) of the state that entered the iteration
     globals: State
     retry: NDArray[np.bool_]  # (starts,) the last step lowered the bound: go back, with these globals
+    stop: NDArray[np.bool_] | None = None  # (starts,) the model itself says that it is done; None: none is
 
 
 class Model(ABC):
@@ -108,25 +109,21 @@ class Model(ABC):
         """One-phase models: object sums, column sums and bound share of one tile."""
         raise TypeError(f"{type(self).__name__} is not a one-phase model")
 
-    def object_sums(
-        self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]
-    ) -> NDArray[np.int64]:
+    def object_sums(self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]) -> Words:
         """Two-phase models, first pass over a tile: (starts, k, n)."""
         raise TypeError(f"{type(self).__name__} is not a two-phase model")
 
-    def column_sums(
-        self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]
-    ) -> list[NDArray[np.int64]]:
+    def column_sums(self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]) -> list[Words]:
         """Two-phase models, second pass over a tile: (starts, k, categories) per column."""
         raise TypeError(f"{type(self).__name__} is not a two-phase model")
 
     @abstractmethod
-    def column(self, sums: Reals) -> Reals:
+    def column(self, sums: Words, scale: Scale) -> Reals:
         """The table that maximises the bound given the column's sums. A row of zeros means: keep the old row."""
 
     @abstractmethod
     def prior(self, table: Reals) -> Reals:
-        """(starts,) the column's own term of the bound."""
+        """(starts, k, categories) the column's own terms of the bound."""
 
     @abstractmethod
     def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
@@ -166,10 +163,11 @@ class Model(ABC):
 CELL_BOUND = 1024.0
 
 
-def bound_scales(terms: int, per_object: int, table_entries: int) -> dict[str, Scale]:
-    """One fixed point for all that the bound adds up: cells, objects (`per_object` terms each) and columns' priors."""
-    cell = Scale.for_sum(terms + table_entries, CELL_BOUND)
-    return {"bound": cell, "object_bound": cell.times(per_object), "prior": cell.times(max(table_entries, 1))}
+def bound_scales(terms: int, per_object: int, entries: int, smoothing: float) -> dict[str, Scale]:
+    """One fixed point for all that the bound adds up: cells, objects of `per_object` terms, entries of the tables."""
+    weight = max(smoothing, 1.0)
+    cell = Scale.for_sum(terms + entries * weight, CELL_BOUND)
+    return {"bound": cell, "object_bound": cell.times(per_object), "prior": cell.times(weight)}
 
 
 def keep_old_rows(new: Reals, old: Reals) -> Reals:
@@ -178,17 +176,20 @@ def keep_old_rows(new: Reals, old: Reals) -> Reals:
     return kept
 
 
-def smoothed_rows(sums: Reals, smoothing: float) -> Reals:
-    """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c); with s = 0 an empty row stays zero: keep the old one."""
-    raised = sums + smoothing
-    total = raised.sum(axis=-1, keepdims=True)
+def smoothed_rows(sums: Words, scale: Scale, smoothing: float) -> Reals:
+    """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c); with s = 0 an empty row stays zero: keep the old one.
+
+    The sum over categories is one of words: exact, so that the order of the categories does not matter.
+    """
+    raised = decode(sums, scale) + smoothing
+    total = (decode(sums.sum(axis=-1), scale) + smoothing * sums.shape[-1])[..., None]
     rows: Reals = np.divide(raised, total, out=np.zeros_like(raised), where=total > 0)
     return rows
 
 
 def smoothing_prior(table: Reals, smoothing: float) -> Reals:
-    """s sum_{h,r} ln beta_h(r)."""
-    if smoothing == 0.0 or table.shape[-1] == 0:
-        return np.zeros(table.shape[0])
-    total: Reals = smoothing * np.log(table).sum(axis=(1, 2))
-    return total
+    """s ln beta_h(r)."""
+    if smoothing == 0.0:
+        return np.zeros_like(table)
+    terms: Reals = smoothing * np.log(table)
+    return terms

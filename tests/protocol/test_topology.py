@@ -1,0 +1,112 @@
+"""Who holds what, and what is refused before any round runs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ce.errors import Refused
+from ce.labels import Column, LabelTable
+from ce.models import BCE
+from ce.protocol.run import enrolment, run
+from ce.protocol.starts import SeededStarts
+from ce.protocol.topology import Topology, align
+
+SECRET = "object-that-nobody-may-see"
+
+
+def table(ids: list[str], **columns: list[int] | list[str]) -> LabelTable:
+    values = np.array([list(row) for row in zip(*columns.values(), strict=True)], dtype=object)
+    return LabelTable.from_arrays(values, ids=ids, columns=list(columns))
+
+
+def topology(**tables: LabelTable) -> Topology:
+    return align({site: enrolment(t, votes=True) for site, t in tables.items()})[0]
+
+
+def test_blocks_are_the_objects_of_the_same_holders() -> None:
+    found = topology(
+        north=table(["1", "2", "3", "4"], a=[0, 1, 0, 1]),
+        south=table(["3", "4", "5"], b=[0, 1, 0]),
+        west=table(["4", "6"], c=[0, 1]),
+    )
+    assert {(b.members, b.size) for b in found.blocks} == {
+        (("north",), 2),
+        (("north", "south"), 1),
+        (("north", "south", "west"), 1),
+        (("south",), 1),
+        (("west",), 1),
+    }
+    assert found.sizes.objects == 6
+    assert found.layout == "arbitrary"
+
+
+def test_members_share_the_order_of_a_block() -> None:
+    tables = {
+        "north": table(["9", "2", "5"], a=[0, 1, 0]),
+        "south": table(["5", "9", "2"], b=[0, 1, 0]),
+    }
+    _, rows = align({site: enrolment(t, votes=True) for site, t in tables.items()})
+    orders = [[str(tables[site].ids[r]) for r in rows[site][0]] for site in tables]
+    assert orders[0] == orders[1]
+
+
+@pytest.mark.parametrize(
+    ("tables", "layout"),
+    [
+        ({"north": table(["1", "2"], a=[0, 1])}, "one"),
+        ({"north": table(["1"], a=[0]), "south": table(["2"], a=[1])}, "row"),
+        ({"north": table(["1", "2"], a=[0, 1]), "south": table(["2", "1"], b=[1, 0])}, "column"),
+        ({"north": table(["1", "2"], a=[0, 1]), "south": table(["2", "3"], b=[1, 0])}, "arbitrary"),
+        ({"north": table(["1"], a=[0]), "south": table(["2"], b=[1])}, "arbitrary"),
+    ],
+)
+def test_the_layout_follows_from_what_sites_hold(tables: dict[str, LabelTable], layout: str) -> None:
+    assert topology(**tables).layout == layout
+
+
+def test_categories_of_a_shared_column_are_the_union() -> None:
+    found = topology(north=table(["1", "2"], a=[3, 1]), south=table(["4", "5"], a=[2, 3]))
+    assert found.columns[0].categories == (1, 2, 3)
+
+
+def fit(**tables: LabelTable) -> None:
+    run(BCE(2, n_init=1, max_iter=2).steps(), tables, {site: SeededStarts(0) for site in tables})
+
+
+def test_a_cell_at_two_sites_is_refused_by_rule_without_naming_the_object() -> None:
+    with pytest.raises(Refused) as caught:
+        fit(
+            north=table(["1", SECRET, "3"], a=[0, 1, 0]),
+            south=table([SECRET, "3", "8"], a=[1, -1, 0]),
+        )
+    assert caught.value.rule == "overlapping cells"
+    for part in ("'a'", "north", "south", "south: 1;"):
+        assert part in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_shared_column_may_be_completed_by_another_site() -> None:
+    fit(
+        north=table(["1", "2", "3"], a=[0, 1, -1], b=[0, 0, 1]),
+        south=table(["3", "8"], a=[1, 0]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("theirs", "what"),
+    [
+        (LabelTable.from_arrays([["x"], ["y"]], ids=["7", "8"], columns=["a"]), "categories"),
+        (LabelTable.from_arrays([[1], [0]], ids=["7", "8"], columns=["a"], classifiers=["a"]), "kind"),
+        (
+            LabelTable(
+                np.array(["7", "8"]), (Column("a", "clustering", (0, 1), None, np.array([[0.5, 0.5], [1.0, 0.0]])),)
+            ),
+            "labels",
+        ),
+    ],
+)
+def test_clashing_columns_are_refused_by_name(theirs: LabelTable, what: str) -> None:
+    with pytest.raises(Refused, match=f"'a' differs in its {what}.*north.*south") as caught:
+        topology(north=table(["1", "2"], a=[0, 1]), south=theirs)
+    assert caught.value.rule == "clashing column"
