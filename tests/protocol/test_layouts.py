@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import TOPOLOGIES, Problem, deal, problem
 
-from ce.labels import LabelTable
+from ce.labels import Column, LabelTable
 from ce.models import BC3E, BCE, Mixture
 from ce.protocol.run import Run, run
 from ce.protocol.starts import SeededStarts
@@ -136,6 +136,34 @@ def test_many_classes_and_blocks_of_one_object_keep_the_bits() -> None:
     tables = deal(pooled, owner, lists_all=True)
     for model in (BCE(11, n_init=2, anneal_iter=2, max_iter=16, tol=0).steps(), Mixture(11, max_iter=8, tol=0).steps()):
         assert_same_bits(fit(model, {"all": pooled}), pooled, fit(model, tables), tables)
+
+
+def test_the_order_of_categories_does_not_matter() -> None:
+    """Sites may know a shared column's categories in another order than their values' (as tokens, say)."""
+    example = problem(6, k=3, clusterings=6, missing=0.2, classifiers=2)
+    rng = np.random.default_rng(2)
+    columns = []
+    for column in example.table.columns:
+        order = rng.permutation(len(column.categories))
+        if column.kind == "classifier":
+            columns.append(column)
+            continue
+        moved = tuple(column.categories[r] for r in order)
+        if column.codes is None:
+            assert column.probabilities is not None
+            columns.append(Column(column.name, column.kind, moved, None, column.probabilities[:, order]))
+        else:
+            place = np.append(np.argsort(order), -1).astype(np.int32)
+            columns.append(Column(column.name, column.kind, moved, place[column.codes], None))
+    turned = LabelTable(example.table.ids, tuple(columns))
+    for name, model in models(3).items():
+        with pytest.MonkeyPatch.context() as patch:
+            one = fit(model, {"all": example.table}, example.classes)
+            patch.setattr("ce.protocol.topology._union", lambda claims: next(iter(claims)).categories)
+            other = fit(model, {"all": turned}, example.classes)
+        assert one.outcome.paths == other.outcome.paths, name
+        for a, b in zip(one.sites.values(), other.sites.values(), strict=True):
+            np.testing.assert_array_equal(a.memberships(), b.memberships())
 
 
 def test_one_site_and_more_use_one_exchange_per_iteration() -> None:

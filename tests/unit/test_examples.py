@@ -8,6 +8,7 @@ foreign classifiers per object for votes.
 from __future__ import annotations
 
 import importlib.util
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,6 +148,22 @@ def test_every_shared_object_has_enough_foreign_classifiers() -> None:
             if block.shared and viewer in block.members:
                 foreign = [c for c in shape.classifiers if viewer not in c.holders and c.holders[0] in block.members]
                 assert len(foreign) >= MIN_FOREIGN_CLASSIFIERS
+
+
+@pytest.mark.parametrize("folder", [EXAMPLES, EXAMPLES / "votes"], ids=["clusterings", "votes"])
+def test_missing_cells_leave_every_shared_object_enough_foreign_labels(folder: Path) -> None:
+    """The same, counting labels that are there rather than columns that could have one."""
+    own_tables = tables(folder)
+    shared = [own for own, sites in holders(folder).items() if len(sites) > 1]
+    for viewer in SITES:
+        labels, votes = Counter[str](), Counter[str]()
+        for site, table in own_tables.items():
+            if site != viewer:
+                for column in table.columns:
+                    (labels if column.kind == "clustering" else votes).update(table.ids[column.observed].tolist())
+        assert min(labels[own] for own in shared) >= MIN_FOREIGN_COLUMNS
+        if folder != EXAMPLES:
+            assert min(votes[own] for own in shared) >= MIN_FOREIGN_CLASSIFIERS
 
 
 def test_the_demo_finds_the_groups() -> None:

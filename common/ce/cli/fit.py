@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from ce.cli.options import class_names, format_option, label_options, model_options, read_labels, read_truth
+from ce.cli.options import class_names, format_option, job_of, label_options, model_options, read_labels, read_truth
 from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary, write_consensus
-from ce.job import Job
 from ce.simulation import simulate
 
 
@@ -44,7 +43,7 @@ def fit(
       ce fit votes.csv --model bc3e --classifiers 'clf_*' --out classes.csv
       ce fit labels.parquet --id customer --clusters 8 --format json
     """
-    job = Job(
+    job = job_of(
         name="fit",
         model=model,
         clusters=clusters,

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from ce.errors import InputError, UnknownColumn
-from ce.job import MODELS
+from ce.errors import ConfigError, InputError, UnknownColumn
+from ce.job import MODELS, Job
 from ce.labels import LabelTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -117,3 +117,11 @@ def class_names(names: tuple[str, ...]) -> tuple[int, ...] | tuple[str, ...] | N
         return tuple(int(name) for name in names)
     except ValueError:
         return names
+
+
+def job_of(**keys: Any) -> Job:
+    """The job that the options describe; what a job refuses is here a wrong use of the command."""
+    try:
+        return Job(**keys)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error

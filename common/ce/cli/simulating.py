@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from ce.cli.options import class_names, format_option, label_options, model_options, read_labels, read_truth
+from ce.cli.options import class_names, format_option, job_of, label_options, model_options, read_labels, read_truth
 from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary, write_consensus
 from ce.errors import InputError, UnknownColumn
-from ce.job import PRIVACY, Job
+from ce.job import PRIVACY
 from ce.labels import LabelTable
 from ce.simulation import simulate as simulate_job
 from ce.splits import split as split_table
@@ -56,7 +56,7 @@ def simulate(
     true = read_truth(truth, id_)
     written = {} if out is None else {name: out / f"{name}.csv" for name in tables}
     check_outputs(list(written.values()), [*files, truth])
-    job = Job(
+    job = job_of(
         name="simulation",
         model=model,
         clusters=clusters,

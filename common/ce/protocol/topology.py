@@ -14,7 +14,7 @@ Rules, applied before any round runs:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -174,12 +174,16 @@ def _columns(sites: tuple[str, ...], enrolments: Mapping[str, Enrolment]) -> tup
     for index, name in enumerate(sorted(claims)):
         by_site = claims[name]
         _refuse_clashes(name, by_site)
-        union: set[Any] = set()
-        for claim in by_site.values():
-            union.update(claim.categories)
         first = next(iter(by_site.values()))
-        columns.append(SharedColumn(index, name, first.kind, tuple(sorted(union)), tuple(by_site)))
+        columns.append(SharedColumn(index, name, first.kind, _union(by_site.values()), tuple(by_site)))
     return tuple(columns)
+
+
+def _union(claims: Iterable[ColumnClaim]) -> Categories:
+    union: set[Any] = set()
+    for claim in claims:
+        union.update(claim.categories)
+    return tuple(sorted(union))
 
 
 def _refuse_clashes(name: str, by_site: Mapping[str, ColumnClaim]) -> None:
