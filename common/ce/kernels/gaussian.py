@@ -17,7 +17,7 @@ from ce.kernels.special import over_clusters
 from ce.ring import Reals
 
 _MOST_STEPS = 100
-_CLOSE = 1e-15
+_CLOSE = 1e-13  # both iterations converge quadratically: after such a step nothing is left but rounding
 
 
 @dataclass(frozen=True)
