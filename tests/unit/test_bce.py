@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from problems import problem
 from scipy.special import gammaln, polygamma, psi
 from sklearn.base import clone
 
@@ -619,9 +620,9 @@ def absurd_trials(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
 
 def test_real_problems_have_trials_that_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     retries = Retries(monkeypatch)
-    table = LabelTable.from_arrays(np.random.default_rng(0).integers(0, 3, (40, 6)))
+    table = problem(0, k=2, clusterings=3, missing=0.0, n=30).table
     for seed in range(3):
-        model = BCE(3, n_init=1, init="dirichlet", max_iter=44, tol=0, random_state=seed).fit(table)
+        model = BCE(2, n_init=2, init="dirichlet", max_iter=100, tol=1e-9, random_state=seed).fit(table)
         assert_never_decreases(model.bound_path_)
         assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
     assert retries.count > 0
@@ -1099,6 +1100,21 @@ def test_starts_made_of_label_rows_refuse_soft_columns_by_name(init: str) -> Non
     table = LabelTable(np.arange(8).astype(str), (Column("soft one", "clustering", (0, 1, 2), None, soft),))
     with pytest.raises(InputError, match="soft one"):
         BCE(2, init=init).fit(table)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("init", ["anneal", "dirichlet", "seeds++", "base"])
+def test_a_table_without_clusterings_is_refused_clearly(init: str) -> None:
+    votes = Column("v", "classifier", (0, 1), np.array([0, 1, 0], np.int32), None)
+    with pytest.raises(InputError, match=r"label|clustering"):
+        BCE(2, init=init).fit(LabelTable(np.array(list("abc")), (votes,)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("row", [[0.3, 0.2], [2.0, 3.0], [1.3, -0.3], [math.inf, 0.0]])
+def test_soft_labels_that_are_no_distributions_are_refused_by_their_column_and_never_shown(row: list[float]) -> None:
+    soft = np.array([[0.5, 0.5], row, [math.nan, math.nan], [0.1, 0.9]])
+    with pytest.raises(InputError, match="'soft one'") as caught:
+        BCE(2).fit(LabelTable(np.array(list("abcd")), (Column("soft one", "clustering", (0, 1), None, soft),)))
+    assert str(row[0]) not in str(caught.value)
 
 
 @pytest.mark.parametrize("init", ["anneal", "dirichlet", "seeds++", "base"])

@@ -1,8 +1,9 @@
-"""Options that several commands share."""
+"""Options that `ce fit` and `ce simulate` share: how label files are read, and what is fitted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,85 +11,136 @@ import click
 
 from ce.errors import ConfigError, InputError, UnknownColumn
 from ce.job import MODELS, Job
-from ce.labels import LabelTable
+from ce.labels import LabelTable, Noise
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+format_option = click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Tables for people, or JSON for scripts.",
+)
 
-def label_options(command: Command) -> Command:
-    """How label files are read."""
-    for option in reversed(
-        (
-            click.option("--id", "id_", default="id", show_default=True, metavar="NAME", help="The id column."),
-            click.option(
-                "--classifiers",
-                multiple=True,
-                metavar="GLOB",
-                help="Columns that are classifiers, beside those named clf:NAME. May be repeated.",
-            ),
-            click.option(
-                "--noise",
-                type=click.Choice(["missing", "keep"]),
-                default="missing",
-                show_default=True,
-                help="What a negative integer label means: no label, or a cluster of its own.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def model_options(command: Command) -> Command:
-    """What is fitted."""
-    for option in reversed(
-        (
-            click.option("--clusters", type=int, metavar="K", help="Consensus clusters (bce, mixture)."),
-            click.option("--model", type=click.Choice(MODELS), default="bce", show_default=True),
-            click.option(
-                "--class",
-                "classes",
-                multiple=True,
-                metavar="NAME",
-                help="bc3e: a class name; repeat for each. Default: all that the classifiers use.",
-            ),
-            click.option("--restarts", type=int, default=5, show_default=True, help="Starts; the best wins."),
-            click.option(
-                "--seed",
-                type=click.IntRange(min=0),
-                default=0,
-                show_default=True,
-                metavar="S",
-                help="Equal seeds, equal bits.",
-            ),
-            click.option("--max-iterations", type=int, default=0, help="Default: 300, or 10 for bc3e."),
-            click.option("--posterior", type=click.Choice(["joint", "factorised"]), default="joint", help="bc3e."),
-            click.option("--start", type=click.Choice(["votes", "diffused"]), default="votes", help="bc3e."),
-            click.option(
-                "--truth",
-                type=click.Path(path_type=Path),
-                metavar="FILE",
-                help="id and true label, to score the consensus with; used for nothing else.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def format_option(command: Command) -> Command:
-    return click.option(
-        "--format",
-        "format_",
-        type=click.Choice(["text", "json"]),
-        default="text",
+_OPTIONS = (
+    click.option("--clusters", type=int, metavar="K", help="Consensus clusters (bce, mixture)."),
+    click.option("--model", type=click.Choice(MODELS), default="bce", show_default=True),
+    click.option(
+        "--class",
+        "classes",
+        multiple=True,
+        metavar="NAME",
+        help="bc3e: a class name; repeat for each. Default: all that the classifiers use.",
+    ),
+    click.option("--restarts", type=int, default=5, show_default=True, help="Starts; the best wins."),
+    click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
         show_default=True,
-        help="Tables for people, or JSON for scripts.",
-    )(command)
+        metavar="S",
+        help="Equal seeds, equal bits.",
+    ),
+    click.option("--max-iterations", type=int, default=0, help="Default: 300, or 10 for bc3e."),
+    click.option("--posterior", type=click.Choice(["joint", "factorised"]), default="joint", help="bc3e."),
+    click.option("--start", type=click.Choice(["votes", "diffused"]), default="votes", help="bc3e."),
+    click.option(
+        "--truth",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="id and true label, to score the consensus with; used for nothing else.",
+    ),
+    click.option("--id", "id_", default="id", show_default=True, metavar="NAME", help="The id column."),
+    click.option(
+        "--classifiers",
+        multiple=True,
+        metavar="GLOB",
+        help="Columns that are classifiers, beside those named clf:NAME. May be repeated.",
+    ),
+    click.option(
+        "--noise",
+        type=click.Choice(["missing", "keep"]),
+        default="missing",
+        show_default=True,
+        help="What a negative integer label means: no label, or a cluster of its own.",
+    ),
+    format_option,
+)
 
 
-def read_labels(path: Path, id_: str, classifiers: tuple[str, ...], noise: str) -> LabelTable:
-    return LabelTable.from_file(path, id=id_, classifiers=classifiers, noise="keep" if noise == "keep" else "missing")
+def job_options(command: Command) -> Command:
+    """Give a command the options of `Options`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True)
+class Options:
+    """The shared options as the user gave them."""
+
+    clusters: int | None
+    model: str
+    classes: tuple[str, ...]
+    restarts: int
+    seed: int
+    max_iterations: int
+    posterior: str
+    start: str
+    truth: Path | None
+    id_: str
+    classifiers: tuple[str, ...]
+    noise: Noise
+    format_: str
+
+    def job(self, name: str, sites: tuple[str, ...]) -> Job:
+        """What to compute. A value that a job refuses is a wrong use of the command."""
+        try:
+            return Job(
+                name=name,
+                sites=sites,
+                model=self.model,
+                clusters=self.clusters,
+                classes=_class_names(self.classes),
+                restarts=self.restarts,
+                seed=self.seed,
+                max_iterations=self.max_iterations,
+                posterior=self.posterior,
+                start=self.start,
+            )
+        except ConfigError as error:
+            raise click.UsageError(str(error)) from error
+
+    def read(self, path: Path) -> LabelTable:
+        """One label file; every classifier pattern must match."""
+        return LabelTable.from_file(path, id=self.id_, classifiers=self.classifiers, noise=self.noise)
+
+    def read_sites(self, paths: tuple[Path, ...]) -> dict[str, LabelTable]:
+        """One label file per site, named by the file. A classifier pattern must match somewhere, not everywhere."""
+        tables: dict[str, LabelTable] = {}
+        unused = set(self.classifiers)
+        for path in paths:
+            name = path.name.lstrip(".").split(".")[0]
+            if name in tables:
+                raise InputError(f"two files would be site {name!r}: sites are named by their files; rename one")
+            patterns = list(self.classifiers)
+            while name not in tables:
+                try:
+                    tables[name] = LabelTable.from_file(path, id=self.id_, classifiers=patterns, noise=self.noise)
+                except UnknownColumn as error:
+                    if error.column not in patterns:
+                        raise
+                    patterns.remove(error.column)
+            unused -= set(patterns)
+        if unused:
+            raise InputError(f"no file has a classifier that matches {', '.join(sorted(unused))}")
+        return tables
+
+    def read_truth(self) -> LabelTable | None:
+        """The truth, if the user has it."""
+        return None if self.truth is None else read_labelling(self.truth, self.id_, None, "call the true one label")
 
 
 def read_labelling(path: Path, id_: str, column: str | None, remedy: str) -> LabelTable:
@@ -105,11 +157,7 @@ def read_labelling(path: Path, id_: str, column: str | None, remedy: str) -> Lab
     return table
 
 
-def read_truth(path: Path | None, id_: str) -> LabelTable | None:
-    return None if path is None else read_labelling(path, id_, None, "call the true one label")
-
-
-def class_names(names: tuple[str, ...]) -> tuple[int, ...] | tuple[str, ...] | None:
+def _class_names(names: tuple[str, ...]) -> tuple[int, ...] | tuple[str, ...] | None:
     """--class as the label files spell them: integers if all are."""
     if not names:
         return None
@@ -117,11 +165,3 @@ def class_names(names: tuple[str, ...]) -> tuple[int, ...] | tuple[str, ...] | N
         return tuple(int(name) for name in names)
     except ValueError:
         return names
-
-
-def job_of(**keys: Any) -> Job:
-    """The job that the options describe; what a job refuses is here a wrong use of the command."""
-    try:
-        return Job(**keys)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error

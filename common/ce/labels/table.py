@@ -40,6 +40,18 @@ class Column:
     def __post_init__(self) -> None:
         if (self.codes is None) == (self.probabilities is None):
             raise LabelError("a column has either codes or probabilities", column=self.name)
+        if self.probabilities is not None:
+            self._refuse_improper(self.probabilities)
+
+    def _refuse_improper(self, probabilities: NDArray[np.float64]) -> None:
+        """A row is a distribution or missing altogether: anything else would count as more or less than a label."""
+        missing = np.isnan(probabilities)
+        with np.errstate(invalid="ignore"):
+            proper = (probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1.0) <= 1e-6)
+        improper = ~(proper | missing.all(axis=1))
+        if improper.any():
+            problem = "probabilities are not negative and sum to 1, or are all missing"
+            raise LabelError(problem, row=int(improper.argmax()), column=self.name)
 
     @property
     def soft(self) -> bool:

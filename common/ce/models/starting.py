@@ -46,6 +46,8 @@ def base_start(table: LabelTable, k: int, n_starts: int, seed: int) -> dict[str,
 
 
 def _codes(table: LabelTable, init: str) -> NDArray[np.int32]:
+    if not table.clusterings:
+        raise InputError(f"init={init!r} needs labels of at least one clustering")
     return np.stack([_hard(column, init) for column in table.clusterings], axis=1)
 
 

@@ -22,15 +22,13 @@ The bound per object, with phi and the Taylor points kappa_n, xi_n of the two lo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
-from ce.kernels.cells import CellSums, ColumnCells, posterior_sums
 from ce.kernels.gaussian import Gaussians, Prior, factorised_sweep, joint_sweep
 from ce.kernels.special import over_clusters
-from ce.ring import Reals, Scale, Words
+from ce.ring import Reals, Scale
 from ce.steps.diffusion import DiffusionSteps
 from ce.steps.model import (
     Model,
@@ -39,9 +37,8 @@ from ce.steps.model import (
     Sizes,
     State,
     bound_scales,
-    smoothed_rows,
-    smoothing_prior,
 )
+from ce.steps.tables import PosteriorCells
 
 START_SIGMA2 = 4.0
 START_DELTA2 = 0.05
@@ -56,8 +53,7 @@ LARGEST_SQUARE = 2.0**15
 GUARD = 0.3
 
 
-class BC3ESteps(Model):
-    phases = 1
+class BC3ESteps(PosteriorCells):
     uses_votes = True
     broadcast = ("mu", "sigma2", "delta2", "diffused", "start_mean", "start_sd")
 
@@ -141,17 +137,6 @@ class BC3ESteps(Model):
     def message(self, state: State) -> Reals:
         """exp(eps_n) up to a factor per object."""
         return state["message"]
-
-    def cells(
-        self, message: Reals, tables: list[Reals], cells: list[ColumnCells], scales: Mapping[str, Scale]
-    ) -> CellSums:
-        return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
-
-    def column(self, sums: Words, scale: Scale) -> Reals:
-        return smoothed_rows(sums, scale, self.smoothing)
-
-    def prior(self, table: Reals) -> Reals:
-        return smoothing_prior(table, self.smoothing)
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         prior = _prior(globals_)

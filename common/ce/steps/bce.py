@@ -13,34 +13,29 @@ where the last term is the cells' share, exact right after a cell step, and prio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 from scipy.special import psi
 
-from ce.kernels.cells import CellSums, ColumnCells, posterior_sums
 from ce.kernels.special import log_beta, over_clusters, trigamma
-from ce.ring import Reals, Scale, Words
+from ce.ring import Reals, Scale
 from ce.steps import dirichlet
 from ce.steps.model import (
-    Model,
     Opening,
     Settled,
     Sizes,
     State,
     bound_scales,
-    smoothed_rows,
-    smoothing_prior,
 )
+from ce.steps.tables import PosteriorCells
 
 NEWTON_ITERATIONS = 10
 #: A trial step is taken back when the bound falls by more than rounding can explain.
 ROUNDING = 1e-11
 
 
-class BCESteps(Model):
-    phases = 1
+class BCESteps(PosteriorCells):
     broadcast = ("alpha",)
 
     def __init__(
@@ -123,17 +118,6 @@ class BCESteps(Model):
     def message(self, state: State) -> Reals:
         """exp(psi(g_ih)) up to a factor per object."""
         return state["message"]
-
-    def cells(
-        self, message: Reals, tables: list[Reals], cells: list[ColumnCells], scales: Mapping[str, Scale]
-    ) -> CellSums:
-        return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
-
-    def column(self, sums: Words, scale: Scale) -> Reals:
-        return smoothed_rows(sums, scale, self.smoothing)
-
-    def prior(self, table: Reals) -> Reals:
-        return smoothing_prior(table, self.smoothing)
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         return _posterior(globals_["alpha"][:, :, None] + sums)

@@ -15,6 +15,8 @@ from ce.ring import Reals
 
 FLOOR = 0.01
 CEILING = 1e4
+#: Beyond this the joint step's Hessian is all cancellation: the direction would be rounding errors.
+NEWTON_CEILING = 100.0
 _STEPS = 100
 _HALVINGS = 40
 ROUNDING = 1e-14
@@ -71,6 +73,7 @@ def joint_step(alpha: Reals, rise: Reals, fall: Reals, total_rise: Reals, total_
     with np.errstate(divide="ignore", invalid="ignore"):
         direction = _newton_direction(alpha, gradient, -fall, total_fall)
         usable = np.isfinite(direction).all(axis=-1) & ((direction * gradient).sum(axis=-1) > 0)
+        usable &= alpha.max(axis=-1) <= NEWTON_CEILING
         trial = np.where(usable[:, None], np.clip(alpha + direction, FLOOR, CEILING), fallback)
     return trial, fallback
 

@@ -20,21 +20,19 @@ from ce.kernels.special import over_clusters
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import (
     CELL_BOUND,
-    Model,
     Opening,
     Settled,
     Sizes,
     State,
     bound_scales,
-    smoothed_rows,
-    smoothing_prior,
 )
+from ce.steps.tables import SmoothedTables
 
 #: exp() of anything smaller is zero in double precision: it stands for ln 0 in sums, which must be finite.
 LOG_ZERO = -800.0
 
 
-class MixtureSteps(Model):
+class MixtureSteps(SmoothedTables):
     phases = 2
     broadcast = ("weights",)
 
@@ -72,12 +70,6 @@ class MixtureSteps(Model):
 
     def column_sums(self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])
-
-    def column(self, sums: Words, scale: Scale) -> Reals:
-        return smoothed_rows(sums, scale, self.smoothing)
-
-    def prior(self, table: Reals) -> Reals:
-        return smoothing_prior(table, self.smoothing)
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         joint = sums + log_or_floor(globals_["weights"])[:, :, None]

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.kernels.cells import CellSums, ColumnCells
-from ce.ring import Reals, Scale, Words, decode
+from ce.ring import Reals, Scale, Words
 
 State = dict[str, NDArray[np.float64]]
 
@@ -174,22 +174,3 @@ def keep_old_rows(new: Reals, old: Reals) -> Reals:
     """Adopt a new table except for rows of zeros, which stand for "unchanged"."""
     kept: Reals = np.where(new.any(axis=-1, keepdims=True), new, old)
     return kept
-
-
-def smoothed_rows(sums: Words, scale: Scale, smoothing: float) -> Reals:
-    """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c); with s = 0 an empty row stays zero: keep the old one.
-
-    The sum over categories is one of words: exact, so that the order of the categories does not matter.
-    """
-    raised = decode(sums, scale) + smoothing
-    total = (decode(sums.sum(axis=-1), scale) + smoothing * sums.shape[-1])[..., None]
-    rows: Reals = np.divide(raised, total, out=np.zeros_like(raised), where=total > 0)
-    return rows
-
-
-def smoothing_prior(table: Reals, smoothing: float) -> Reals:
-    """s ln beta_h(r)."""
-    if smoothing == 0.0:
-        return np.zeros_like(table)
-    terms: Reals = smoothing * np.log(table)
-    return terms

@@ -1,0 +1,45 @@
+"""What the models of categorical labels share: smoothed tables, and for one-phase models their cell step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ce.kernels.cells import CellSums, ColumnCells, posterior_sums
+from ce.ring import Reals, Scale, Words, decode
+from ce.steps.model import Model
+
+
+class SmoothedTables(Model):
+    """A column's table is a distribution per cluster, with a pseudo-count `smoothing` on every category."""
+
+    smoothing: float
+
+    def column(self, sums: Words, scale: Scale) -> Reals:
+        """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c); with s = 0 an empty row stays zero: keep the old one.
+
+        The sum over categories is one of words: exact, so that the order of the categories does not matter.
+        """
+        raised = decode(sums, scale) + self.smoothing
+        total = (decode(sums.sum(axis=-1), scale) + self.smoothing * sums.shape[-1])[..., None]
+        rows: Reals = np.divide(raised, total, out=np.zeros_like(raised), where=total > 0)
+        return rows
+
+    def prior(self, table: Reals) -> Reals:
+        """s ln beta_h(r)."""
+        if self.smoothing == 0.0:
+            return np.zeros_like(table)
+        terms: Reals = self.smoothing * np.log(table)
+        return terms
+
+
+class PosteriorCells(SmoothedTables):
+    """One-phase models: phi_ich ∝ message_ih beta_ch(x_ic), summed over columns and over objects in one pass."""
+
+    phases = 1
+
+    def cells(
+        self, message: Reals, tables: list[Reals], cells: list[ColumnCells], scales: Mapping[str, Scale]
+    ) -> CellSums:
+        return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
