@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from problems import problem
+from problems import problem as noisy_problem
 from scipy.special import gammaln, polygamma, psi
 from sklearn.base import clone
 
@@ -620,7 +620,7 @@ def absurd_trials(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
 
 def test_real_problems_have_trials_that_are_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
     retries = Retries(monkeypatch)
-    table = problem(0, k=2, clusterings=3, missing=0.0, n=30).table
+    table = noisy_problem(0, k=2, clusterings=3, missing=0.0, n=30).table
     for seed in range(3):
         model = BCE(2, n_init=2, init="dirichlet", max_iter=100, tol=1e-9, random_state=seed).fit(table)
         assert_never_decreases(model.bound_path_)
