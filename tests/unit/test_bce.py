@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import problem as noisy_problem
 from scipy.special import gammaln, polygamma, psi
@@ -791,11 +791,6 @@ def tables_around_rows(rng: np.random.Generator, table: LabelTable, k: int) -> l
     return tables
 
 
-def well_conditioned(model: BCE) -> bool:
-    """Towards the ceiling of alpha (independence, a bad optimum) the joint step divides rounding errors by little."""
-    return bool(model.alpha_.max() < 100.0)
-
-
 LEARNING = [{"learn_alpha": False}, {"schedule": "newton"}, {"schedule": "joint"}]
 
 
@@ -820,7 +815,6 @@ def test_renaming_clusters_of_a_column_with_the_start_renamed_gives_the_same_par
     other_table = LabelTable(table.ids, tuple(renamed))
     one = BCE(k, init={"beta": beta}, max_iter=20, tol=0, **learning).fit(table)
     other = BCE(k, init={"beta": renamed_beta}, max_iter=20, tol=0, **learning).fit(other_table)
-    assume(well_conditioned(one))
     np.testing.assert_allclose(one.bound_path_, other.bound_path_, rtol=1e-9)
     np.testing.assert_array_equal(one.labels_, other.labels_)
 
@@ -836,7 +830,6 @@ def test_permuting_the_clusters_of_the_start_permutes_the_result(learning: dict[
     permuted = {"beta": [b[order] for b in beta], "alpha": alpha[order]}
     one = BCE(k, init={"beta": beta, "alpha": alpha}, max_iter=20, tol=0, **learning).fit(table)
     other = BCE(k, init=permuted, max_iter=20, tol=0, **learning).fit(table)
-    assume(well_conditioned(one))
     np.testing.assert_allclose(one.bound_path_, other.bound_path_, rtol=1e-9)
     np.testing.assert_allclose(one.memberships_[:, order], other.memberships_, atol=1e-7)
 
