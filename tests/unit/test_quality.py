@@ -75,13 +75,18 @@ def test_default_bce_recovers_the_clusters_of_ten_thousand_objects(replaced: flo
 def test_default_bce_recovers_ten_thousand_objects_in_nine_of_ten_seeds(replaced: float, missing: float) -> None:
     scores = [reached(10_000, replaced, missing, seed) for seed in SEEDS]
     assert sum(found >= 0.99 for found, _ in scores) >= 9, scores
+    assert all(found >= best - 0.01 for found, best in scores if found < 0.99), scores
 
 
 @pytest.mark.slow
-def test_default_bce_is_close_to_knowing_the_parameters_where_most_labels_are_wrong() -> None:
-    """60 % replaced. (With 1,000 objects the parameters themselves cannot be learnt that well, from any start.)"""
+def test_default_bce_loses_less_than_0_01_on_average_where_most_labels_are_wrong() -> None:
+    """60 % replaced, against the classifier that knows the true parameters.
+
+    BCE itself is the limit here: started at the truth it ends in the same place. With 1,000 objects the parameters
+    cannot be learnt that well, and the loss is about 0.02.
+    """
     scores = [reached(10_000, 0.6, 0.0, seed) for seed in SEEDS]
-    assert sum(found >= best - 0.01 for found, best in scores) >= 9, scores
+    assert np.mean([best - found for found, best in scores]) < 0.01, scores
 
 
 def votes_and_clusterings(
