@@ -26,7 +26,13 @@ format_option = click.option(
 
 _OPTIONS = (
     click.option("--clusters", type=int, metavar="K", help="Consensus clusters (bce, mixture)."),
-    click.option("--model", type=click.Choice(MODELS), default="bce", show_default=True),
+    click.option(
+        "--model",
+        type=click.Choice(MODELS),
+        default="bce",
+        show_default=True,
+        help="Bayesian cluster ensemble, mixture model, or classifiers and clusterings together.",
+    ),
     click.option(
         "--class",
         "classes",
@@ -44,8 +50,20 @@ _OPTIONS = (
         help="Equal seeds, equal bits.",
     ),
     click.option("--max-iterations", type=int, default=0, help="Default: 300, or 10 for bc3e."),
-    click.option("--posterior", type=click.Choice(["joint", "factorised"]), default="joint", help="bc3e."),
-    click.option("--start", type=click.Choice(["votes", "diffused"]), default="votes", help="bc3e."),
+    click.option(
+        "--posterior",
+        type=click.Choice(["joint", "factorised"]),
+        default="joint",
+        show_default=True,
+        help="bc3e: factorised is the paper's, and mutes the clusterings.",
+    ),
+    click.option(
+        "--start",
+        type=click.Choice(["votes", "diffused"]),
+        default="votes",
+        show_default=True,
+        help="bc3e: the votes as they are, or spread over the clusterings first.",
+    ),
     click.option(
         "--truth",
         type=click.Path(path_type=Path),
