@@ -46,7 +46,7 @@ class Job:
     sites: tuple[str, ...] = ()
     restarts: int = 5
     seed: int = 0
-    max_iterations: int = 0  # 0: the model's own, 300, or 10 for bc3e
+    max_iterations: int | None = None  # None: 300, or 10 for bc3e
     tolerance: float = 1e-6
     privacy: str = "masked"
     schedule: str = "joint"
@@ -66,6 +66,8 @@ class Job:
         self._choose("posterior", ("joint", "factorised"))
         self._choose("start", ("votes", "diffused"))
         self._choose("on_dropout", ("wait", "fail", "continue"))
+        if self.max_iterations is None:
+            object.__setattr__(self, "max_iterations", 10 if self.model == "bc3e" else 300)
         for key, smallest in (("restarts", 1), ("max_iterations", 0), ("local_loops", 1)):
             self._whole(key, smallest)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
@@ -84,8 +86,6 @@ class Job:
             object.__setattr__(self, "deadlines", Deadlines(**_known(Deadlines, deadlines, "deadlines.")))
         elif not isinstance(deadlines, Deadlines):
             raise ConfigError("deadlines is a table of enrol_s, round_s and job_s")
-        if self.max_iterations == 0:
-            object.__setattr__(self, "max_iterations", 10 if self.model == "bc3e" else 300)
         self._check_outcome()
 
     def _check_outcome(self) -> None:

@@ -83,6 +83,7 @@ def simulate(
     `transport` and `policy` other than "plain", "inprocess" and None are not available in this version.
     """
     _check_available(privacy, transport, policy)
+    tables = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
     _check_sites(job, tables)
     model, classes = _model(job, list(tables.values()))
     result = run(
@@ -144,7 +145,7 @@ def _model(job: Job, tables: list[LabelTable]) -> tuple[Model, Categories]:
         return BCE(
             job.clusters or 0,
             n_init=job.restarts,
-            max_iter=job.max_iterations,
+            max_iter=_iterations(job),
             tol=job.tolerance,
             smoothing=job.smoothing,
             schedule="joint" if job.schedule == "joint" else "newton",
@@ -154,7 +155,7 @@ def _model(job: Job, tables: list[LabelTable]) -> tuple[Model, Categories]:
         return Mixture(
             job.clusters or 0,
             n_init=job.restarts,
-            max_iter=job.max_iterations,
+            max_iter=_iterations(job),
             tol=job.tolerance,
             smoothing=job.smoothing,
         ).steps(), ()
@@ -163,7 +164,7 @@ def _model(job: Job, tables: list[LabelTable]) -> tuple[Model, Categories]:
         job.classes if isinstance(job.classes, int) else None,
         posterior="joint" if job.posterior == "joint" else "factorised",
         start="diffused" if job.start == "diffused" else "votes",
-        max_iter=job.max_iterations,
+        max_iter=_iterations(job),
         tol=job.tolerance,
         smoothing=job.smoothing,
         local_loops=job.local_loops,
@@ -172,9 +173,15 @@ def _model(job: Job, tables: list[LabelTable]) -> tuple[Model, Categories]:
     return estimator.steps(len(classes)), classes
 
 
+def _iterations(job: Job) -> int:
+    assert job.max_iterations is not None  # a job fills it in
+    return job.max_iterations
+
+
 def _starts(job: Job, tables: Mapping[str, LabelTable], secrets: Mapping[str, bytes] | None) -> dict[str, Starts]:
     if secrets is None:
-        return {site: SeededStarts(job.seed) for site in tables}
+        seeded = SeededStarts.of(job.seed, tables.values())
+        return dict.fromkeys(tables, seeded)
     missing = sorted(set(tables) - set(secrets))
     if missing:
         raise InputError(f"no secret for {', '.join(missing)}")

@@ -41,6 +41,8 @@ def split(table: LabelTable, how: str, seed: int = 0) -> dict[str, LabelTable]:
         owner = deal_columns(table, observed, n_sites)
     else:
         owner = deal_blocks(observed, n_sites, rng)
+    if kind == "columns":
+        return {f"site{site + 1}": with_columns(table, observed & (owner == site)) for site in range(n_sites)}
     return {f"site{site + 1}": at_site(table, observed & (owner == site)) for site in range(n_sites)}
 
 
@@ -101,6 +103,11 @@ def at_site(table: LabelTable, mine: NDArray[np.bool_]) -> LabelTable:
         hide(column.take(rows), ~mine[rows, at]) for at, column in enumerate(table.columns) if mine[:, at].any()
     )
     return replace(table, ids=table.ids[rows], columns=columns)
+
+
+def with_columns(table: LabelTable, mine: NDArray[np.bool_]) -> LabelTable:
+    """All objects, and the columns of one site."""
+    return table.select(columns=[column.name for at, column in enumerate(table.columns) if mine[:, at].any()])
 
 
 def hide(column: Column, cells: NDArray[np.bool_]) -> Column:

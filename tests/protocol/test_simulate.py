@@ -491,11 +491,12 @@ def test_classes_given_by_number_name_or_not_at_all() -> None:
     found = ce.simulate(ce.Job(model="bc3e"), tables)
     for names in (CLASSES, tuple(reversed(CLASSES))):
         given = ce.simulate(ce.Job(model="bc3e", classes=names), tables)
-        assert given.classes == CLASSES
-        assert_same_bits(found, given)
+        assert given.classes == names
+        for name, own in given.sites.items():
+            assert own.labels.tolist() == found.sites[name].labels.tolist()
     codes = [np.searchsorted(CLASSES, panel) for panel in (votes(labels(seed=8)[1], seed) for seed in (1, 2, 3))]
     tables["panel"] = table(np.column_stack(codes), slice(0, 40), names=("v0", "v1", "v2"))
-    for numbered in (ce.Job(model="bc3e"), ce.Job(model="bc3e", classes=3), ce.Job(model="bc3e", classes=(2, 0, 1))):
+    for numbered in (ce.Job(model="bc3e"), ce.Job(model="bc3e", classes=3)):
         result = ce.simulate(numbered, tables)
         assert result.classes == (0, 1, 2)
         for name, own in result.sites.items():
@@ -506,7 +507,7 @@ def test_classes_given_by_number_name_or_not_at_all() -> None:
 def test_a_class_that_nobody_votes_for() -> None:
     tables, _ = panel_and_clusterings()
     result = ce.simulate(ce.Job(model="bc3e", classes=(*CLASSES, "never")), tables)
-    assert result.classes == ("benign", "malign", "never", "unsure")
+    assert result.classes == (*CLASSES, "never")
     assert result.sites["north"].memberships.shape == (N_OBJECTS, 4)
     assert not any((own.labels == "never").any() for own in result.sites.values())
 

@@ -693,13 +693,30 @@ def test_classes_may_be_given_in_any_order() -> None:
     names = np.array(["b", "c", "a"])
     one = BC3E(classes=["b", "c", "a"]).fit(clusterings, names[votes])
     other = BC3E(classes=["a", "b", "c"]).fit(clusterings, names[votes])
+    assert one.classes_.tolist() == ["b", "c", "a"]
     np.testing.assert_array_equal(one.labels_, other.labels_)
-    np.testing.assert_array_equal(one.class_proba_, other.class_proba_)
+    np.testing.assert_allclose(one.class_proba_, other.class_proba_[:, [1, 2, 0]], rtol=1e-9)
     # Probabilities come in the order in which the classes are given.
     certain = np.eye(3)[votes]
     soft = BC3E(classes=["b", "c", "a"]).fit(clusterings, certain)
     np.testing.assert_array_equal(soft.labels_, one.labels_)
     np.testing.assert_array_equal(soft.class_proba_, one.class_proba_)
+    # So does a given start.
+    logits = np.zeros((len(votes), 3))
+    logits[:, 0] = 5.0
+    begun = BC3E(classes=["b", "c", "a"], start={"mu": logits, "eps": logits}, max_iter=0)
+    assert set(begun.fit(clusterings, names[votes]).labels_) == {"b"}
+
+
+def test_votes_of_a_table_are_matched_by_id() -> None:
+    _, clusterings, votes = arrays()
+    ids = [f"o{i}" for i in range(len(votes))]
+    labels = LabelTable.from_arrays(clusterings, ids=ids)
+    turned = np.random.default_rng(0).permutation(len(votes))
+    panel = LabelTable.from_arrays(votes[turned], ids=[ids[i] for i in turned])
+    np.testing.assert_array_equal(BC3E().fit(labels, panel).labels_, BC3E().fit(clusterings, votes).labels_)
+    with pytest.raises(InputError, match="different objects"):
+        BC3E().fit(labels, LabelTable.from_arrays(votes))
 
 
 @pytest.mark.parametrize("posterior", ["joint", "factorised"])

@@ -24,9 +24,10 @@ from sklearn.base import clone
 from ce.errors import InputError, LabelError
 from ce.labels import Column, LabelTable
 from ce.metrics import ari
-from ce.models import BCE
+from ce.models import BCE, Mixture
 from ce.protocol import holdings
-from ce.protocol.starts import draw
+from ce.protocol.starts import SeededStarts
+from ce.protocol.topology import SharedColumn
 from ce.ring import Reals
 from ce.steps import dirichlet
 from ce.steps.bce import BCESteps
@@ -47,6 +48,13 @@ def one_soft(rng: np.random.Generator, codes: np.ndarray, categories: int) -> np
     soft = 0.5 * soft + 0.5 * np.eye(categories)[np.maximum(codes, 0)]
     soft[codes < 0] = np.nan
     return soft
+
+
+def start_tables(table: LabelTable, seed: int, starts: int, k: int) -> list[np.ndarray]:
+    """The tables (starts, k, categories) that a fit with this seed begins with."""
+    seeded = SeededStarts.of(seed, [table])
+    columns = enumerate(table.clusterings)
+    return [seeded.tables(SharedColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
 
 
 def problem(
@@ -559,9 +567,8 @@ def test_gamma_starts_at_alpha_plus_the_labels_spread_evenly() -> None:
     np.testing.assert_array_equal(model.alpha_, np.full(4, 0.7))
     annealed = BCE(4, n_init=1, alpha=0.7, anneal_alpha=2.5, max_iter=0, random_state=3).fit(table)
     np.testing.assert_array_equal(annealed.alpha_, np.full(4, 2.5))
-    for column, found in zip(table.clusterings, model.beta_, strict=True):
-        drawn = draw(b"seed 3", column.name, column.categories, (1, 4))[0]
-        np.testing.assert_array_equal(found, drawn)
+    for drawn, found in zip(start_tables(table, 3, 1, 4), model.beta_, strict=True):
+        np.testing.assert_array_equal(found, drawn[0])
         np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
 
 
@@ -852,7 +859,7 @@ def test_a_clear_ensemble_gives_its_partition_whatever_its_clusters_are_called(i
 def test_a_start_runs_the_same_alone_as_in_company_and_the_best_wins(seed: int, k: int) -> None:
     table = problem(seed)
     together = BCE(k, init="dirichlet", n_init=3, max_iter=60, tol=1e-5, random_state=seed).fit(table)
-    tables = [draw(f"seed {seed}".encode(), c.name, c.categories, (3, k)) for c in table.clusterings]
+    tables = start_tables(table, seed, 3, k)
     alone = [BCE(k, init={"beta": [t[start] for t in tables]}, max_iter=60, tol=1e-5).fit(table) for start in range(3)]
     best = max(model.lower_bound_ for model in alone)
     winner = next(model for model in alone if model.lower_bound_ >= best - 1e-6 * abs(best))
@@ -1175,3 +1182,18 @@ def test_progress_is_reported_to_a_callable_once_per_iteration() -> None:
     model = BCE(3, n_init=2, max_iter=7, tol=0, random_state=0, progress=lambda p: seen.append(p.iteration))
     model.fit(labels)
     assert seen == list(range(8))
+
+
+@settings(laws, max_examples=5)
+@given(seed=seeds, k=st.integers(2, 4))
+def test_renaming_the_clusters_of_columns_gives_the_same_consensus_from_the_same_seed(seed: int, k: int) -> None:
+    """Whatever the data: a start knows the categories by their objects, not by their names."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(-1, 4, (30, 5))
+    renamed = labels.copy()
+    for j in range(5):
+        renamed[:, j] = np.append(rng.permutation(20)[:4], -1)[labels[:, j]]
+    for estimator in (BCE(k, n_init=2, max_iter=80, random_state=seed), Mixture(k, n_init=2, random_state=seed)):
+        one, other = clone(estimator).fit(labels), clone(estimator).fit(renamed)
+        np.testing.assert_array_equal(one.labels_, other.labels_)
+        np.testing.assert_array_equal(one.bound_path_, other.bound_path_)

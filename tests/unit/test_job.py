@@ -167,7 +167,7 @@ def test_defaults() -> None:
 def test_each_model_has_its_own_number_of_iterations(model: str, iterations: int) -> None:
     outcome = {"classes": 2} if model == "bc3e" else {"clusters": 2}
     assert Job(model=model, **outcome).max_iterations == iterations
-    assert Job(model=model, max_iterations=0, **outcome).max_iterations == iterations
+    assert Job(model=model, max_iterations=0, **outcome).max_iterations == 0
     assert Job(model=model, max_iterations=42, **outcome).max_iterations == 42
 
 

@@ -121,9 +121,9 @@ def test_three_times_a_third_with_three_digits_sums_to_one(tmp_path: Path) -> No
     [
         (["3", "3.0", "+3", " 3 ", "30e-1", "-0"], [3, 3, 3, 3, 3, 0]),
         (["1", "-2", "-0.0"], [1, None, 0]),
-        (["1", "x", "-2", "0.5"], ["1", "x", "-2", "0.5"]),
+        (["1", "x", "-2", "0.5"], ["1", "x", None, "0.5"]),
         (["1_000", "1"], ["1_000", "1"]),
-        (["inf", "1"], ["inf", "1"]),
+        (["inf", "x"], ["inf", "x"]),
         (["٣", "1"], ["٣", "1"]),
         (["None", "N/A"], ["None", "N/A"]),
         (["9223372036854775807", "1"], [2**63 - 1, 1]),
@@ -261,6 +261,10 @@ def test_many_columns_are_not_all_listed(tmp_path: Path) -> None:
     path = write(tmp_path, header + "\n" + "a" + ",1" * 500 + "\n")
     with pytest.raises(LabelError, match="and 480 more"):
         LabelTable.from_csv(path, columns=["other"])
+
+
+def test_an_infinite_number_among_numbers_is_refused(tmp_path: Path) -> None:
+    assert "infinite" in str(refusal(write(tmp_path, "id,c\na,1\nb,-inf\n")))
 
 
 def test_a_file_without_a_header_shows_nothing_of_its_first_object(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from ce.labels import Column, LabelTable
 from ce.metrics import ari
 from ce.models import Mixture
 from ce.protocol import holdings
-from ce.protocol.starts import draw
+from ce.protocol.starts import SeededStarts
+from ce.protocol.topology import SharedColumn
 
 laws = settings(deadline=None, max_examples=10, derandomize=True)
 
@@ -134,6 +135,13 @@ def em_step(
     return r[labelled].mean(axis=0), tables
 
 
+def start_tables(table: LabelTable, seed: int, starts: int, k: int) -> list[np.ndarray]:
+    """The tables (starts, k, categories) that a fit with this seed begins with."""
+    seeded = SeededStarts.of(seed, [table])
+    columns = enumerate(table.clusterings)
+    return [seeded.tables(SharedColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
+
+
 @dataclass(frozen=True)
 class Naive:
     weights: np.ndarray
@@ -144,10 +152,7 @@ class Naive:
 
 def naive_em(table: LabelTable, k: int, seed: int, iterations: int, s: float, start: int, starts: int) -> Naive:
     cells, labelled = cells_of(table), table.labelled
-    beta = [
-        draw(f"seed {seed}".encode(), column.name, column.categories, (starts, k))[start]
-        for column in table.clusterings
-    ]
+    beta = [tables[start] for tables in start_tables(table, seed, starts, k)]
     weights = np.full(k, 1.0 / k)
     r, logs = responsibilities(cells, weights, beta, table.n_objects)
     path = [bound_of(logs, beta, s)]
@@ -353,15 +358,15 @@ def test_a_clear_ensemble_gives_its_partition_whatever_its_clusters_are_called()
 
 def test_an_object_without_a_label_has_no_cluster_and_the_weights_as_memberships() -> None:
     _, labels = clear_ensemble()
-    without = np.delete(labels, [3, 20], axis=0)
     labels[[3, 20]] = -1
-    model = quick(3, 0).fit(labels)
+    table = LabelTable.from_arrays(labels)
+    model = quick(3, 0).fit(table)
     assert model.labels_[[3, 20]].tolist() == [-1, -1]
     assert (np.delete(model.labels_, [3, 20]) >= 0).all()
     np.testing.assert_array_equal(model.memberships_[[3, 20]], [model.weights_, model.weights_])
     np.testing.assert_allclose(model.memberships_.sum(axis=1), 1.0, rtol=1e-12)
     assert model.weights_.sum() == pytest.approx(1.0, rel=1e-12)
-    shorter = quick(3, 0).fit(without)
+    shorter = quick(3, 0).fit(table.select(table.labelled))
     np.testing.assert_allclose(shorter.bound_path_, model.bound_path_, rtol=1e-12)
 
 
@@ -426,8 +431,8 @@ def test_no_iterations_give_the_start_itself() -> None:
     assert len(model.bound_path_) == 1
     assert not model.converged_
     np.testing.assert_array_equal(model.weights_, np.full(3, 1 / 3))
-    for j, found in enumerate(model.beta_):
-        np.testing.assert_array_equal(found, draw(b"seed 8", f"c{j}", (0, 1, 2), (1, 3))[0])
+    for drawn, found in zip(start_tables(LabelTable.from_arrays(labels), 8, 1, 3), model.beta_, strict=True):
+        np.testing.assert_array_equal(found, drawn[0])
 
 
 @pytest.mark.parametrize("iterations", [1, 5, 60])

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from ce import metrics as measures
 from ce.cli.options import format_option, read_labelling
-from ce.cli.report import hard_codes
 from ce.errors import InputError
 
 _MEASURES = {
@@ -21,6 +20,7 @@ _MEASURES = {
     "ami": measures.ami,
     "rand_index": measures.rand_index,
     "micro_precision": measures.micro_precision,
+    "purity": measures.purity,
     "pair_f": measures.pair_f,
     "f1_nbce": measures.f1_nbce,
     "vi": measures.vi,
@@ -51,7 +51,7 @@ def metrics(a: Path, b: Path, id_: str, column_a: str | None, column_b: str | No
     common, rows_a, rows_b = np.intersect1d(table_a.ids, table_b.ids, return_indices=True)
     if not len(common):
         raise InputError(f"{a} and {b} have no id in common")
-    codes_a, codes_b = hard_codes(table_a.columns[0])[rows_a], hard_codes(table_b.columns[0])[rows_b]
+    codes_a, codes_b = table_a.columns[0].likeliest[rows_a], table_b.columns[0].likeliest[rows_b]
     both = int(((codes_a >= 0) & (codes_b >= 0)).sum())
     scores = {name: float(measure(codes_a, codes_b)) for name, measure in _MEASURES.items()}
     if format_ == "json":

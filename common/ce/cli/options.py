@@ -49,7 +49,7 @@ _OPTIONS = (
         metavar="S",
         help="Equal seeds, equal bits.",
     ),
-    click.option("--max-iterations", type=int, default=0, help="Default: 300, or 10 for bc3e."),
+    click.option("--max-iterations", type=int, help="Default: 300, or 10 for bc3e."),
     click.option(
         "--posterior",
         type=click.Choice(["joint", "factorised"]),
@@ -104,7 +104,7 @@ class Options:
     classes: tuple[str, ...]
     restarts: int
     seed: int
-    max_iterations: int
+    max_iterations: int | None
     posterior: str
     start: str
     truth: Path | None

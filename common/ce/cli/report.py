@@ -22,7 +22,7 @@ from rich.table import Table
 
 from ce import metrics
 from ce.errors import InputError
-from ce.labels import Column, LabelTable
+from ce.labels import LabelTable
 from ce.protocol.home import Progress as Where
 from ce.protocol.topology import Categories
 from ce.ring import Reals
@@ -126,7 +126,7 @@ class Consensus:
                 known = names.setdefault(column.name, {})
                 codes = np.array([known.setdefault(c, len(known)) for c in column.categories] or [0])
                 whole = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
-                own = hard_codes(column)
+                own = column.likeliest.astype(np.intp)
                 whole[position[own >= 0]] = codes[own[own >= 0]]
         return cls(unique, labels[first], result.classes, columns)
 
@@ -146,7 +146,7 @@ class Consensus:
         where = np.array([position.get(own, -1) for own in truth.ids])
         if (where < 0).all():
             raise InputError(f"{truth.source}: names none of the objects")
-        known = hard_codes(column)[where >= 0]
+        known = column.likeliest.astype(np.intp)[where >= 0]
         found = self._missing_as_minus_one()[where[where >= 0]]
         scores = {
             "ari": metrics.ari(known, found),
@@ -164,15 +164,6 @@ class Consensus:
             return self.labels.astype(np.intp)
         _, codes = np.unique(self.labels, return_inverse=True)
         return np.where(self.labels == "", -1, codes)
-
-
-def hard_codes(column: Column) -> NDArray[np.intp]:
-    """The column's codes; of a soft one its most likely category."""
-    if column.codes is not None:
-        return column.codes.astype(np.intp)
-    assert column.probabilities is not None
-    best = np.nan_to_num(column.probabilities, nan=-1.0).argmax(axis=1)
-    return np.where(column.observed, best, -1)
 
 
 def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) -> dict[str, Any]:
@@ -215,8 +206,8 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     facts.add_row("objects", f"{report['objects']:,}")
     if several:
         facts.add_row("sites", ", ".join(f"{escape(name)} ({n:,})" for name, n in report["sites"].items()))
-        facts.add_row("layout", f"{report['layout']}, {report['privacy']} sums")
-        facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
+    facts.add_row("layout", f"{report['layout']}, {report['privacy']} sums")
+    facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
     end = "converged" if report["converged"] else "stopped at the limit"
     facts.add_row("iterations", f"{report['iterations']:,}, {end}")
     facts.add_row("lower bound", f"{report['lower_bound']:,.4f}")

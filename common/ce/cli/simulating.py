@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ def simulate(
       ce simulate labels.csv --split blocks:6 --clusters 5 --truth truth.csv --format json
     """
     options = Options(**given)
+    if split is not None and not re.fullmatch(r"(rows|columns|blocks):[1-9][0-9]{0,8}", split):
+        raise click.UsageError("--split is rows:N, columns:N or blocks:N")
     if split is None:
         tables = options.read_sites(files)
     elif len(files) == 1:

@@ -33,6 +33,7 @@ from ce.labels.arrays import series_values
 from ce.labels.names import clean_text, factorise, listed, matching, refuse_repeated, refuse_unknown_noise
 from ce.labels.table import Column, FilePath, Kind, LabelTable, Noise
 from ce.labels.values import (
+    INFINITE,
     Origin,
     Reading,
     array_column,
@@ -46,6 +47,7 @@ from ce.labels.values import (
 MISSING = {"", "NA", "NaN", "nan", "null"}
 # Python's own int() and float() also take 1_000, inf and the digits of every script: those are names here.
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+INFINITE_NUMBER = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 SHORT_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 SOFT_NAME = re.compile(r"(clf|soft):([^=]*)=(.*)", re.DOTALL)
 # Probabilities written with three digits: 0.333 three times is accepted, whatever the rounding of the sum.
@@ -269,6 +271,8 @@ def read_token(token: str) -> Reading:
         return Reading(None)
     if SHORT_INTEGER.fullmatch(text):
         return Reading(text, whole=int(text))
+    if INFINITE_NUMBER.fullmatch(text):
+        return Reading(text, problem=INFINITE)
     if NUMBER.fullmatch(text):
         try:
             return read_decimal(Decimal(text), text)

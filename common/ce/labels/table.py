@@ -77,8 +77,17 @@ class Column:
             probabilities=None if self.probabilities is None else self.probabilities[rows],
         )
 
+    @property
+    def likeliest(self) -> NDArray[np.int32]:
+        """(n,) the code of each label; of a soft one its most likely category; -1 = missing."""
+        if self.codes is not None:
+            return self.codes
+        assert self.probabilities is not None
+        best = np.nan_to_num(self.probabilities, nan=-1.0).argmax(axis=1)
+        return np.where(self.observed, best, -1).astype(np.int32)
+
     def recode(self, categories: Categories) -> Column:
-        """The same labels, counted in a larger set of sorted categories."""
+        """The same labels, counted in other categories, which must include all that are used."""
         position = {category: at for at, category in enumerate(categories)}
         target = np.array([position.get(category, -1) for category in self.categories], dtype=np.int32)
         absent = LabelError("the new categories lack one that this column uses", column=self.name)

@@ -93,7 +93,8 @@ def hard_column(
     """A column of integers if every value is one, else of names; each distinct value is read once."""
     distinct, inverse = factorise(values)
     readings = [read(value) for value in distinct]
-    labels: list[Any] = [reading.text for reading in readings]
+    negative = [r.whole is not None and r.whole < 0 and noise == "missing" for r in readings]
+    labels: list[Any] = [None if gone else r.text for r, gone in zip(readings, negative, strict=True)]
     if all(r.text is None or r.whole is not None or r.problem is not None for r in readings):
         for at, reading in enumerate(readings):
             if reading.problem is not None:
@@ -101,9 +102,8 @@ def hard_column(
         # Beyond int64 the text is the label; a negative number means missing all the same.
         as_integers = all(r.whole is None or INT64_MIN <= r.whole <= INT64_MAX for r in readings)
         for at, reading in enumerate(readings):
-            if reading.whole is not None:
-                missing = reading.whole < 0 and noise == "missing"
-                labels[at] = None if missing else reading.whole if as_integers else reading.text
+            if reading.whole is not None and as_integers and not negative[at]:
+                labels[at] = reading.whole
     categories = tuple(sorted({label for label in labels if label is not None}))
     position = {category: at for at, category in enumerate(categories)}
     codes = np.array([position.get(label, -1) for label in labels], dtype=np.int32)

@@ -136,10 +136,10 @@ def not_negative(name: str, value: Any) -> float:
     return float(value)
 
 
-def one_of(name: str, value: Any, *choices: str) -> Any:
-    """One of the choices, or an error that lists them."""
+def one_of(name: str, value: Any, *choices: str, also: str = "") -> Any:
+    """One of the choices, or an error that lists them, and what else would do."""
     if not isinstance(value, str) or value not in choices:
-        raise InputError(f"{name} is one of {', '.join(map(repr, choices))}")
+        raise InputError(f"{name} is one of {', '.join(map(repr, choices))}{also and f', or {also}'}")
     return value
 
 

@@ -132,7 +132,8 @@ class BC3E(Estimator):
         )
         if isinstance(self.start, Mapping):
             return model
-        return DiffusedBC3E(model) if one_of("start", self.start, "votes", "diffused") == "diffused" else model
+        start = one_of("start", self.start, "votes", "diffused", also='{"mu": (n, k), "eps": (n, k)}')
+        return DiffusedBC3E(model) if start == "diffused" else model
 
     def resolve_classes(self, tables: Sequence[LabelTable]) -> Categories:
         """The classes in order: as given, 0 ... n_classes - 1, or all that the classifiers of these tables use."""
@@ -140,7 +141,13 @@ class BC3E(Estimator):
         for table in tables:
             for column in table.classifiers:
                 used.update(column.categories)
+        if not used and not any(table.classifiers for table in tables):
+            raise InputError(
+                "no classifier: give its votes as classifications; in a file, as columns clf:NAME or --classifiers GLOB"
+            )
         if self.classes is not None:
+            if self.n_classes not in (None, len(self.classes)):
+                raise InputError("classes and n_classes contradict each other: give one of them")
             classes = tuple(np.asarray(self.classes).tolist())
         elif self.n_classes is not None:
             classes = tuple(range(positive("n_classes", self.n_classes)))
@@ -155,12 +162,14 @@ class BC3E(Estimator):
         unknown = len(used - set(classes))
         if unknown:
             raise InputError(f"classifiers use {unknown} class names that are not among the {len(classes)} given")
-        return tuple(sorted(classes))
+        return classes
 
     def _pooled(self, clusterings: Any, classifications: Any) -> LabelTable:
         table = LabelTable.from_arrays(clusterings)
         if classifications is None:
             return table
+        if isinstance(classifications, LabelTable):
+            classifications = _same_objects(classifications, table)
         votes = self._votes(classifications, table)
         if votes[0].observed.shape[0] != table.n_objects:
             raise LabelError("clusterings and classifications have different numbers of objects")
@@ -204,6 +213,15 @@ class BC3E(Estimator):
             Column(f"clf{voter}", "classifier", categories, None, np.ascontiguousarray(soft[:, voter]))
             for voter in range(soft.shape[1])
         )
+
+
+def _same_objects(votes: LabelTable, table: LabelTable) -> LabelTable:
+    """The votes in the order of the table's objects."""
+    order = np.argsort(votes.ids)
+    place = order[np.minimum(np.searchsorted(votes.ids, table.ids, sorter=order), len(order) - 1)]
+    if votes.n_objects != table.n_objects or (votes.ids[place] != table.ids).any():
+        raise LabelError("clusterings and classifications name different objects")
+    return votes.select(place)
 
 
 def class_labels(proba: Reals, classes: Categories, unlabelled: NDArray[np.bool_]) -> NDArray[Any]:

@@ -135,7 +135,7 @@ class BCE(Estimator):
         """The model that the engine runs, with this estimator's parameters."""
         given = isinstance(self.init, Mapping)
         if not given:
-            one_of("init", self.init, "anneal", "dirichlet", "seeds++", "base")
+            one_of("init", self.init, "anneal", "dirichlet", "seeds++", "base", also="a dict with beta")
         k = positive("n_clusters", self.n_clusters)
         anneal = not given and self.init == "anneal" and bool(self.learn_alpha)
         alpha = _checked_alpha("alpha", self.alpha, k)
@@ -167,10 +167,10 @@ class BCE(Estimator):
             return GivenStarts(seeds_start(table, k, self.n_init, self._seed())), {}
         if self.init == "base":
             return GivenStarts(base_start(table, k, self.n_init, self._seed())), {}
-        return SeededStarts(self._seed()), {}
+        return SeededStarts.of(self._seed(), [table]), {}
 
     def _given_start(self, table: LabelTable, init: Mapping[str, Any]) -> tuple[Starts, dict[str, Reals]]:
-        if set(init) - {"alpha", "beta", "gamma"} or not isinstance(init.get("beta"), (list, tuple)):
+        if set(init) - {"alpha", "beta", "gamma"} or not isinstance(init.get("beta"), (list, tuple, np.ndarray)):
             raise InputError(
                 'a given init is {"beta": [one table per clustering], "alpha": optional, "gamma": optional}'
             )

@@ -58,7 +58,7 @@ class Mixture(Estimator):
     def fit(self, labels: Any, y: Any = None) -> Self:
         """Find the consensus of `labels`: (n, m) array or table, rows are objects, columns are clusterings."""
         table = LabelTable.from_arrays(labels)
-        result = self._run_here(self.steps(), table, SeededStarts(self._seed()))
+        result = self._run_here(self.steps(), table, SeededStarts.of(self._seed(), [table]))
         self.labels_ = hard_labels(self.memberships_, result.sites[HERE].unlabelled)
         self.weights_ = result.outcome.globals["weights"][0]
         tables = result.tables()

@@ -4,8 +4,10 @@ A table's rows are uniform over the simplex: normalised exponentials of 64-bit w
 key, the start's number, the column's name and the category: the same on every machine and for every layout, whoever
 knows which categories and in whatever order.
 
-On one machine the key is the seed. In a distributed job starts are secret: against a known start the first total
-decodes to labels. A column with one holder is drawn from that site's own secret, a shared one from the sites' job key.
+On one machine the key is the seed, and a category stands for the first object, by id, that has it: to rename the
+clusters of a column changes nothing. In a distributed job starts are secret: against a known start the first total
+decodes to labels. A column with one holder is drawn from that site's own secret, a shared one from the sites' job key;
+a category stands for its name.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
-from ce.protocol.topology import Categories, SharedColumn
+from ce.labels import LabelTable
+from ce.protocol.topology import SharedColumn
 from ce.ring import Reals
 
 
@@ -34,9 +37,27 @@ class SeededStarts:
     """Starts of one machine: public, reproducible from a seed."""
 
     seed: int
+    first: Mapping[str, Mapping[int | str, str]] = field(default_factory=dict)  # column -> category -> object
+
+    @classmethod
+    def of(cls, seed: int, tables: Iterable[LabelTable]) -> SeededStarts:
+        """For these tables together, whoever holds what."""
+        first: dict[str, dict[int | str, str]] = {}
+        for table in tables:
+            order = np.argsort(table.ids)
+            for column in table.clusterings:
+                known = first.setdefault(column.name, {})
+                codes, at = np.unique(column.likeliest[order], return_index=True)
+                for code, own in zip(codes.tolist(), table.ids[order[at]].tolist(), strict=True):
+                    if code >= 0:
+                        category = column.categories[code]
+                        known[category] = min(own, known.get(category, own))
+        return cls(seed, first)
 
     def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
-        return draw(f"seed {self.seed}".encode(), column.name, column.categories, (starts, k))
+        first = self.first.get(column.name, {})
+        names = [first.get(category, _name(category)) for category in column.categories]
+        return draw(f"seed {self.seed}".encode(), column.name, names, (starts, k))
 
 
 @dataclass(frozen=True)
@@ -56,7 +77,7 @@ class SecretStarts:
 
     def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
         key = self.job_key if column.shared else self.own_key
-        return draw(key, column.name, column.categories, (starts, k))
+        return draw(key, column.name, [_name(category) for category in column.categories], (starts, k))
 
 
 @dataclass(frozen=True)
@@ -75,20 +96,24 @@ def derive(secret: bytes, *info: bytes) -> bytes:
     return hmac.digest(extracted, _joined(*info) + b"\x01", "sha256")
 
 
-def draw(key: bytes, column: str, categories: Categories, shape: tuple[int, int]) -> Reals:
-    """Dirichlet(1, ..., 1) rows: (starts, k, categories), `shape` being (starts, k)."""
+def draw(key: bytes, column: str, names: Sequence[str], shape: tuple[int, int]) -> Reals:
+    """Dirichlet(1, ..., 1) rows: (starts, k, one for each of `names`), `shape` being (starts, k)."""
     starts, k = shape
-    tables = np.empty((starts, k, len(categories)))
+    tables = np.empty((starts, k, len(names)))
     for start in range(starts):
-        for r, category in enumerate(categories):
-            name = f"{type(category).__name__} {category}".encode()
-            material = _joined(b"ce start", key, str(start).encode(), column.encode(), name)
+        for r, name in enumerate(names):
+            material = _joined(b"ce start", key, str(start).encode(), column.encode(), name.encode())
             words = np.frombuffer(hashlib.shake_256(material).digest(8 * k), dtype="<u8")
             tables[start, :, r] = -np.log(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
         for h in range(k):
             # fsum rounds once, so the order of the categories does not matter.
             tables[start, h] /= math.fsum(tables[start, h])
     return tables
+
+
+def _name(category: int | str) -> str:
+    """The same text for the same category; 1 and "1" are two."""
+    return f"{type(category).__name__} {category}"
 
 
 def _joined(*parts: bytes) -> bytes:
