@@ -612,6 +612,7 @@ def _good(tmp_path: Path) -> Path:
         (["fit", "{good}", "--clusters", "2", "--out", "{good}/x.csv"], 3, "good.csv: not a directory"),
         (["fit", "{good}", "--clusters", "2", "--out", "{good}/x/y.csv"], 3, "cannot be written: Not a directory"),
         (["simulate", "{good}", "--clusters", "2", "--out", "{other}"], 3, "other.csv: not a directory"),
+        (["fit", "{good}", "--clusters", "2", "--out", "{folder}/x.csv.gz"], 3, "a consensus file is CSV"),
         (["fit", "{good}", "--clusters", "2", "--out", "{folder}"], 3, "cannot be written: not a file"),
         (["fit", "{good}", "--clusters", "2", "--out", ""], 3, "cannot be written: not a file"),
         (["fit", "{good}", "--clusters", "2", "--out", "/"], 3, "cannot be written: not a file"),

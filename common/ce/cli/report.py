@@ -95,6 +95,8 @@ def check_outputs(paths: Sequence[Path], inputs: Sequence[Path | None]) -> None:
         try:
             if not path.name or (path.exists() and not path.is_file()):
                 raise InputError(f"{path}: cannot be written: not a file")
+            if path.suffix.lower() in (".gz", ".parquet", ".pq", ".tsv"):
+                raise InputError(f"{path}: a consensus file is CSV: let its name end in .csv")
             if path.parent.exists() and not path.parent.is_dir():
                 raise InputError(f"{path.parent}: not a directory: choose another --out")
             if path.exists() and any(own is not None and path.samefile(own) for own in inputs):
