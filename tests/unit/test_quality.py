@@ -82,8 +82,8 @@ def test_default_bce_recovers_ten_thousand_objects_in_nine_of_ten_seeds(replaced
 def test_default_bce_loses_less_than_0_01_on_average_where_most_labels_are_wrong() -> None:
     """60 % replaced, against the classifier that knows the true parameters.
 
-    BCE itself is the limit here: started at the truth it ends in the same place. With 1,000 objects the parameters
-    cannot be learnt that well, and the loss is about 0.02.
+    BCE itself is the limit here: started at the truth it ends close by. With 1,000 objects the parameters cannot be
+    learnt that well, and the loss is about 0.02.
     """
     scores = [reached(10_000, 0.6, 0.0, seed) for seed in SEEDS]
     assert np.mean([best - found for found, best in scores]) < 0.01, scores
