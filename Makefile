@@ -8,12 +8,12 @@ READY := $(VENV)/.ready
 .PHONY: help demo test test-slow check format bench clean
 
 help:
-	@echo "make demo    run the main job on the example labels"
-	@echo "make test    run the tests"
-	@echo "make test-slow  the tests that take minutes"
-	@echo "make check   lint, format check, types, import rules"
-	@echo "make format  format the code"
-	@echo "make bench   benchmarks: ratios measured in one run"
+	@echo "make demo       run the main job on the example labels"
+	@echo "make test       run the tests"
+	@echo "make test-slow  run the tests that take minutes"
+	@echo "make check      lint, format check, types, import rules"
+	@echo "make format     format the code"
+	@echo "make bench      benchmarks: ratios measured in one run"
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ce needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

@@ -7,7 +7,7 @@ words in every mode, and so are the results. `Simulation.privacy` says which mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -32,9 +32,9 @@ from ce.steps.model import Model
 class SiteResult:
     """What one site gets: results for its own objects, in the order of its table."""
 
-    ids: NDArray[np.str_]
-    labels: NDArray[Any]  # 0-based clusters (-1: no label anywhere), or class names
-    memberships: Reals  # (n, k)
+    ids: NDArray[np.str_] = field(repr=False)
+    labels: NDArray[Any] = field(repr=False)  # 0-based clusters (-1: no label anywhere), or class names
+    memberships: Reals = field(repr=False)  # (n, k)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Simulation:
 
     job: Job
     sites: dict[str, SiteResult]
-    parameters: dict[str, Any]
-    bound_path: Reals
+    parameters: dict[str, Any] = field(repr=False)
+    bound_path: Reals = field(repr=False)
     lower_bound: float
     iterations: int
     converged: bool

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from ce.errors import Refused
+from ce.job import Job
 from ce.labels import Column, LabelTable
 from ce.models import BCE
 from ce.protocol.run import enrolment, run
-from ce.protocol.starts import SeededStarts
+from ce.protocol.starts import SecretStarts, SeededStarts
 from ce.protocol.topology import Topology, align
+from ce.simulation import simulate
 
 SECRET = "object-that-nobody-may-see"
 
@@ -110,3 +112,15 @@ def test_clashing_columns_are_refused_by_name(theirs: LabelTable, what: str) -> 
     with pytest.raises(Refused, match=f"'a' differs in its {what}.*north.*south") as caught:
         topology(north=table(["1", "2"], a=[0, 1]), south=theirs)
     assert caught.value.rule == "clashing column"
+
+
+def test_nothing_that_is_printed_shows_an_id_a_label_or_a_key() -> None:
+    """What ends up in a log by accident: the repr of everything that holds labels or keys."""
+    labels = LabelTable.from_arrays([["LABEL1"], ["LABEL2"]], ids=[SECRET, "2"], columns=["a"])
+    claim = enrolment(labels, votes=True)
+    shape = topology(north=labels)
+    result = simulate(Job(clusters=2, restarts=1, max_iterations=1), {"north": labels})
+    secret = SecretStarts.of(b"KEY1" * 8, b"KEY2" * 8, "job")
+    printed = repr([labels, claim, shape, SeededStarts.of(0, [labels]), secret, result])
+    for hidden in (SECRET, "LABEL1", "LABEL2", "KEY1", repr(secret.own_key)[2:-1], repr(secret.job_key)[2:-1]):
+        assert hidden not in printed

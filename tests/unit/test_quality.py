@@ -64,6 +64,12 @@ def test_default_bce_recovers_the_clusters_in_nine_of_ten_seeds(replaced: float,
     assert all(found >= best - 0.01 for found, best in scores if found < 0.99), scores
 
 
+def test_default_bce_is_within_0_01_of_knowing_the_parameters_where_labels_are_wrong_and_missing() -> None:
+    """40 % replaced, 30 % missing: not even the classifier that knows the parameters reaches 0.99 in every seed."""
+    scores = [reached(1_000, 0.4, 0.3, seed) for seed in SEEDS]
+    assert sum(found >= best - 0.01 for found, best in scores) >= 9, scores
+
+
 @CLEAR
 def test_default_bce_recovers_the_clusters_of_ten_thousand_objects(replaced: float, missing: float) -> None:
     found, _ = reached(10_000, replaced, missing, seed=0)

@@ -170,7 +170,7 @@ class BC3E(Estimator):
             return table
         if isinstance(classifications, LabelTable):
             classifications = _same_objects(classifications, table)
-        votes = self._votes(classifications, table)
+        votes = self._votes(classifications)
         if votes[0].observed.shape[0] != table.n_objects:
             raise LabelError("clusterings and classifications have different numbers of objects")
         taken = {column.name for column in table.clusterings}
@@ -186,7 +186,7 @@ class BC3E(Estimator):
         )
         return LabelTable(table.ids, (*table.clusterings, *renamed), table.source)
 
-    def _votes(self, classifications: Any, table: LabelTable) -> tuple[Column, ...]:
+    def _votes(self, classifications: Any) -> tuple[Column, ...]:
         if getattr(classifications, "ndim", None) != 3:
             return LabelTable.from_arrays(classifications).columns
         probabilities = np.asarray(classifications, dtype=np.float64)

@@ -3,12 +3,15 @@
 A task carries the outcome of the last exchange (globals, tables of shared columns, messages of shared blocks, which
 starts go on) and the step to do next. Steps:
 
-    open      add up what is known before the first iteration: labels and votes per object, claims on contested cells
-    sums      one iteration in one exchange: object sums, column sums, shares of the globals and the bound
+    open      add up what is known before the first iteration: labels and votes per shared object, claims on contested
+              cells, the number of private objects that have a label
+    sums      one iteration in one exchange: object sums, column sums, shares of the globals and the bound, and how
+              many objects' most likely cluster moved
     objects   two-phase models where a shared block has cells of a shared column: object sums and shares ...
     columns   ... then column sums, from the messages just received
     view      object sums under a flat message: what the clusterings alone say (models with votes)
-    finish    the winner; nothing is answered but its receipt
+    finish    the winner's globals and, of shared blocks, memberships and which objects have a label at all; the
+              answer is but a receipt
 
 Arrays: block/<b>/<what> (starts, k, n), column/<c>/<what> (starts, k, categories), global/<name> (starts, ...).
 """

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
 from ce.steps.model import Model, Opening, State
 
-COUNT = Scale.counting()
-
 
 def select(state: State, starts: NDArray[np.intp]) -> State:
     """The same state for some of its starts."""

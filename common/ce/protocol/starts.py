@@ -37,7 +37,8 @@ class SeededStarts:
     """Starts of one machine: public, reproducible from a seed."""
 
     seed: int
-    first: Mapping[str, Mapping[int | str, str]] = field(default_factory=dict)  # column -> category -> object
+    # column -> category -> object: ids and labels, so never shown
+    first: Mapping[str, Mapping[int | str, str]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, seed: int, tables: Iterable[LabelTable]) -> SeededStarts:
@@ -64,8 +65,8 @@ class SeededStarts:
 class SecretStarts:
     """Starts of a site in a distributed job."""
 
-    own_key: bytes
-    job_key: bytes
+    own_key: bytes = field(repr=False)
+    job_key: bytes = field(repr=False)
 
     @classmethod
     def of(cls, secret: bytes, first_secret: bytes, job: str) -> SecretStarts:

@@ -15,7 +15,7 @@ Rules, applied before any round runs:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -36,14 +36,14 @@ class ColumnClaim:
     name: str
     kind: Literal["clustering", "classifier"]
     soft: bool
-    categories: Categories
+    categories: Categories = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Enrolment:
     """What a site says it holds: one token per object (in its own order), and its columns."""
 
-    objects: NDArray[Any]
+    objects: NDArray[Any] = field(repr=False)
     columns: tuple[ColumnClaim, ...]
 
 
@@ -67,7 +67,7 @@ class SharedColumn:
     index: int
     name: str
     kind: Literal["clustering", "classifier"]
-    categories: Categories
+    categories: Categories = field(repr=False)
     holders: tuple[str, ...]
 
     @property
