@@ -2,12 +2,20 @@
 
     CeError
     ├── InputError (3)        a label file, a table or a parameter that cannot be used
-    │   └── LabelError        ... in a label file or table: names file, row and column
-    │       └── UnknownColumn ... which has no column of that name
-    ├── ConfigError (4)       job.toml, a policy, a certificate
+    │   ├── LabelError        ... in a label file or table: names file, row and column
+    │   │   └── UnknownColumn ... which has no column of that name
+    │   ├── UnknownJob        no job has this name
+    │   └── AlreadyExists     another job has this name
+    ├── ConfigError (4)       job.toml, a configuration, a policy
+    │   ├── NotKnown          a caller without a name in its certificate
+    │   ├── NotAllowed        a certificate that may not do this
+    │   └── VersionMismatch   both ends speak versions that do not meet
     ├── Unreachable (5)       nobody answers
+    │   ├── Replaced          the site has connected again, elsewhere
+    │   └── LimitReached      too many of something: try again later
     ├── Refused (6)           a rule says no; `rule` names it
     ├── JobFailed (7)         the job ended without a result
+    │   ├── NotDone           the job has no result yet
     │   ├── RingOverflow      a value exceeds the bound that was declared for its sum
     │   └── MessageError      a message that cannot be what its sender should have sent
     └── Cancelled (8)         somebody asked it to stop
@@ -62,16 +70,44 @@ class UnknownColumn(LabelError):
     """A column that the file or table does not have."""
 
 
+class UnknownJob(InputError):
+    """No job has this name."""
+
+
+class AlreadyExists(InputError):
+    """Another job has this name, or another submission this token."""
+
+
 class ConfigError(CeError, ValueError):
-    """A job, a policy or a certificate that cannot be used."""
+    """A job, a configuration, a policy or a certificate that cannot be used."""
 
     exit_code = 4
+
+
+class NotKnown(ConfigError):
+    """A caller whose certificate does not say who it is."""
+
+
+class NotAllowed(ConfigError):
+    """A certificate that may not do what its owner asks for."""
+
+
+class VersionMismatch(ConfigError):
+    """Two ends whose protocol versions do not meet."""
 
 
 class Unreachable(CeError, ConnectionError):
     """The other side does not answer."""
 
     exit_code = 5
+
+
+class Replaced(Unreachable):
+    """The same site has connected again; only its newest stream counts."""
+
+
+class LimitReached(Unreachable):
+    """Too many streams, jobs or bytes at once."""
 
 
 class Refused(CeError):
@@ -88,6 +124,10 @@ class JobFailed(CeError, RuntimeError):
     """The job ended without a result."""
 
     exit_code = 7
+
+
+class NotDone(JobFailed):
+    """The job has no result yet."""
 
 
 class RingOverflow(JobFailed):

@@ -6,9 +6,10 @@ Every key is checked here, once; an error names the key, what it may be, and the
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,6 +123,21 @@ class Job:
             return cls(**_known(cls, keys, ""))
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from error
+
+    def definition(self) -> bytes:
+        """The job as it travels: JSON with the keys of job.toml, the same bytes for the same job."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_definition(cls, definition: bytes) -> Self:
+        """Read what `definition` wrote, from somebody who need not be trusted."""
+        try:
+            keys = json.loads(definition)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError("the job is not JSON") from error
+        if not isinstance(keys, dict):
+            raise ConfigError("the job is not a JSON object")
+        return cls(**_known(cls, keys, ""))
 
     def _choose(self, key: str, choices: tuple[str, ...]) -> None:
         if getattr(self, key) not in choices:

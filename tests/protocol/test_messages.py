@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from ce.transport.frames import pack, unpack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -15,13 +16,12 @@ from problems import TOPOLOGIES, deal, problem
 
 from ce.errors import MessageError
 from ce.models import BCE, Mixture
+from ce.protocol.enrolling import enrolment
 from ce.protocol.home import Home
 from ce.protocol.messages import Answer, Task
-from ce.protocol.run import enrolment
 from ce.protocol.site import Site
 from ce.protocol.starts import SeededStarts
 from ce.protocol.topology import align
-from ce.transport.frames import pack, unpack
 
 ARRAYS = st.dictionaries(
     st.text(max_size=20),

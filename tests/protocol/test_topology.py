@@ -9,7 +9,8 @@ from ce.errors import Refused
 from ce.job import Job
 from ce.labels import Column, LabelTable
 from ce.models import BCE
-from ce.protocol.run import enrolment, run
+from ce.protocol.enrolling import enrolment
+from ce.protocol.run import run
 from ce.protocol.starts import SecretStarts, SeededStarts
 from ce.protocol.topology import Topology, align
 from ce.simulation import simulate

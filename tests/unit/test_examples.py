@@ -17,7 +17,7 @@ import pytest
 
 import ce
 from ce.labels import LabelTable
-from ce.protocol.run import enrolment
+from ce.protocol.enrolling import enrolment
 from ce.protocol.topology import Topology, align
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from ce.cli.options import Options, job_options
-from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary, write_consensus
+from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary
+from ce.results import write_consensus
 from ce.simulation import simulate
 
 

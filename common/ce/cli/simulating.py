@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from ce.cli.options import Options, job_options
-from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary, write_consensus
+from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary
 from ce.job import PRIVACY
+from ce.results import write_consensus
 from ce.simulation import simulate as simulate_job
 from ce.splits import split as split_table
 

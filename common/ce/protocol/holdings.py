@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ce.kernels.cells import ColumnCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
-from ce.protocol.topology import Block, Categories, Rows, SharedColumn, Topology
+from ce.protocol.topology import Block, Categories, Rows, SharedColumn, SiteTopology
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.model import Model
 
@@ -60,7 +60,7 @@ class Holdings:
     def __init__(
         self,
         table: LabelTable,
-        topology: Topology,
+        topology: SiteTopology,
         rows: Mapping[int, Rows],
         model: Model,
         *,
@@ -70,12 +70,12 @@ class Holdings:
     ) -> None:
         used = table.columns if model.uses_votes else table.clusterings
         held = {column.name: column for column in used}
-        self.clusterings: list[SharedColumn] = [c for c in topology.clusterings if c.name in held]
+        self.clusterings: list[SharedColumn] = list(topology.clusterings)
         self._labels = {c.index: held[c.name].recode(c.categories) for c in self.clusterings}
         self._votes = (
-            [held[c.name].recode(classes) for c in topology.classifiers if c.name in held] if model.uses_votes else []
+            [held[c.name].recode(classes) for c in topology.classifiers] if model.uses_votes else []
         )
-        self._observed = {c.index: held[c.name].observed for c in topology.columns if c.name in held}
+        self._observed = {c.index: held[c.name].observed for c in topology.columns}
         self._topology = topology
         self._given = given
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None

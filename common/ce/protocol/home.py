@@ -9,21 +9,21 @@ Words are added into one preallocated accumulator per array as answers arrive; m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import InputError, MessageError, Refused
-from ce.protocol.messages import Answer, Step, Task
-from ce.protocol.objects import ObjectBlock, select
+from ce.protocol.messages import Answer, Array, Piece, Step, Task, fraction_bits, pieces
+from ce.protocol.objects import ObjectBlock, cluster_sizes, select
 from ce.protocol.stopping import Path, winner
 from ce.protocol.topology import Block, SharedColumn, Topology
+from ce.protocol.totals import Asked, Totals
 from ce.ring import Reals, Scale, Words, decode, weighted_total
 from ce.steps.agreement import agreement, kappa
-from ce.steps.model import Model, Opening, State
-from ce.transport.frames import Array
+from ce.steps.model import Model, Opening, State, keep_old_rows
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class Outcome:
     iterations: int
     exchanges: int
     kappa: float | None  # do the clusterings follow the classes? None for models without votes
+    sizes: Words  # (k,) objects by most likely cluster, those without a label left out
+    tables: dict[str, Reals]  # (k, categories) of the shared columns; those with one holder stay there
 
 
 class Home:
@@ -64,8 +66,7 @@ class Home:
         self._objects: ObjectBlock  # of all shared blocks, one after the other
         self._round = 0
         self._step: Step | None = None  # None: the job is over
-        self._waiting: set[str] = set()
-        self._totals: dict[str, Words] = {}
+        self._totals: Totals
         self._exchanges = 0
         self._stage = 0
         self._iteration = 0
@@ -84,28 +85,43 @@ class Home:
             return {}
         return {site: self._task(site) for site in self._topology.sites}
 
+    @property
+    def round(self) -> int:
+        return self._round
+
+    @property
+    def words(self) -> int:
+        """Numbers in the totals of this round."""
+        return self._totals.size
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """Sites that have not answered yet."""
+        return self._totals.waiting
+
     def add(self, site: str, answer: Answer) -> None:
-        """Add one site's answer to the totals."""
-        if site not in self._waiting:
-            raise MessageError(f"{site}: is not awaited in this round")
-        if answer.round != self._round or answer.step != self._step:
-            raise MessageError(f"{site}: answers another round or step")
-        expected = {name for name in self._totals if self._concerns(site, name)}
-        if set(answer.arrays) != expected:
-            raise MessageError(f"{site}: sends other arrays than asked for")
-        for name in expected:
-            words = answer.arrays[name]
-            if words.dtype != np.int64 or words.shape != self._totals[name].shape:
-                raise MessageError(f"{site}: {name} does not have the expected type and shape")
-        for name in expected:
-            total = self._totals[name]
-            np.add(total, answer.arrays[name], out=total)
-        self._waiting.discard(site)
+        """Add one site's whole answer to the totals."""
+        self.begin(site, answer)
+        for piece in pieces(answer):
+            self.add_piece(site, piece)
+        self.end(site)
+
+    def begin(self, site: str, answer: Answer) -> None:
+        """A site begins its answer, or begins it again; its arrays follow as pieces."""
+        if answer.round != self._round or answer.step != self._step or answer.starts != self._active:
+            raise MessageError(f"{site}: answers another round, step or set of starts")
+        self._totals.begin(site)
+
+    def add_piece(self, site: str, piece: Piece) -> None:
+        self._totals.add(site, piece)
+
+    def end(self, site: str) -> None:
+        self._totals.end(site)
 
     def advance(self) -> None:
         """All have answered: run the home's steps and prepare the next task."""
-        if self._waiting:
-            raise MessageError(f"{len(self._waiting)} sites have not answered")
+        if self.waiting:
+            raise MessageError(f"{len(self.waiting)} sites have not answered")
         self._exchanges += self._step != "finish"
         match self._step:
             case "open":
@@ -118,6 +134,7 @@ class Home:
             case "view":
                 self._viewed()
             case _:
+                self._cluster_sizes = self._totals["global/sizes"] + self._shared_sizes
                 self._step = None
 
     @property
@@ -130,6 +147,8 @@ class Home:
             self._paths[self._winner].iterations,
             self._exchanges,
             self._kappa,
+            self._cluster_sizes,
+            {column.name: self._stopped_tables[self._winner][column.index] for column in self._shared_columns},
         )
 
     # Steps.
@@ -166,6 +185,10 @@ class Home:
         self._iteration = 0
         self._paths = {start: Path() for start in self._active}
         self._stopped_globals: dict[int, State] = {}
+        self._stopped_tables: dict[int, dict[int, Reals]] = {}
+        # Starting tables are the sites' secret: a row is unknown here until it is first computed.
+        shape = (len(self._active), self._model.k)
+        self._tables = {c.index: np.full((*shape, len(c.categories)), np.nan) for c in self._shared_columns}
         self._globals = self._model.start_globals(self._sizes, before)
         before_objects = self._objects.result(0) if self._stage else None
         self._objects.begin(self._model, self._scales, self._globals, before_objects)
@@ -195,6 +218,7 @@ class Home:
             if not kept[position]:
                 self._stop(position, start)
         where = np.flatnonzero(kept)
+        self._tables = {index: table[where] for index, table in self._tables.items()}
         self._active = tuple(start for start, keep in zip(self._active, kept, strict=True) if keep)
         self._report()
         if not self._active:
@@ -229,6 +253,7 @@ class Home:
 
     def _stop(self, position: int, start: int) -> None:
         self._stopped_globals[start] = select(self._globals, np.array([position]))
+        self._stopped_tables[start] = {index: table[position] for index, table in self._tables.items()}
         self._objects.stop(position, start)
 
     def _end_stage(self, last_globals: State) -> None:
@@ -257,6 +282,7 @@ class Home:
 
     def _finish(self) -> None:
         memberships = self._model.memberships(self._objects.result(self._winner))
+        self._shared_sizes = cluster_sizes(memberships[0].argmax(axis=0), self._labelled, self._model.k)
         self._down |= self._by_block("memberships", memberships[0])
         self._down |= self._by_block("labelled", self._labelled[None].astype(np.float64))
         self._await("finish")
@@ -282,6 +308,7 @@ class Home:
             table = self._model.column(sums if kept is None else sums[kept], self._scales["columns"])
             if retry is not None:
                 table[retry] = 0.0
+            self._tables[column.index] = keep_old_rows(table, self._tables[column.index])
             tables[f"column/{column.index}/table"] = table
         return tables
 
@@ -296,8 +323,9 @@ class Home:
         """Open a round: one accumulator per array that is asked for."""
         self._step = step
         self._round += 1
-        self._waiting = set(self._topology.sites)
-        self._totals = {name: np.zeros(shape, dtype=np.int64) for name, shape in self._asked(step).items()}
+        asked = {n: Asked(shape, fraction_bits(n, self._scales)) for n, shape in self._asked(step).items()}
+        by_site = {s: [name for name in asked if self._concerns(s, name)] for s in self._topology.sites}
+        self._totals = Totals(asked, by_site)
 
     def _concatenated(self, what: str, shape: tuple[int, ...]) -> Words:
         """The totals of all shared blocks, one after the other."""
@@ -328,6 +356,8 @@ class Home:
                 shapes[f"column/{column.index}/sums"] = (starts, k, len(column.categories))
         if step == "view":
             shapes["global/agreement"] = (1, k * k)
+        if step == "finish":
+            shapes["global/sizes"] = (k,)
         return shapes
 
     def _concerns(self, site: str, name: str) -> bool:

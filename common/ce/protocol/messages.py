@@ -11,23 +11,28 @@ starts go on) and the step to do next. Steps:
     columns   ... then column sums, from the messages just received
     view      object sums under a flat message: what the clusterings alone say (models with votes)
     finish    the winner's globals and, of shared blocks, memberships and which objects have a label at all; the
-              answer is but a receipt
+              answer is a receipt, with the sizes of the clusters among the private objects
 
 Arrays: block/<b>/<what> (starts, k, n), column/<c>/<what> (starts, k, categories), global/<name> (starts, ...).
+How these become bytes is the transport's business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from ce.errors import MessageError
-from ce.transport.frames import Array, pack, unpack
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.privacy.derivation import joined, number
+from ce.ring import Scale
 
 Step = Literal["open", "sums", "objects", "columns", "view", "finish"]
 STEPS: tuple[Step, ...] = get_args(Step)
+Array = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
@@ -38,70 +43,59 @@ class Task:
     iteration: int = 0  # of the stage, from 1
     starts: tuple[int, ...] = ()  # the starts that take part; those that no longer do have stopped
     retry: tuple[int, ...] = ()  # of these, the ones whose last step is taken back
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        header = {
-            "round": self.round,
-            "step": self.step,
-            "stage": self.stage,
-            "iteration": self.iteration,
-            "starts": list(self.starts),
-            "retry": list(self.retry),
-        }
-        return pack(header, self.arrays)
-
-    @classmethod
-    def decode(cls, message: bytes) -> Task:
-        header, arrays = unpack(message)
-        starts = _numbers(header, "starts")
-        retry = _numbers(header, "retry")
-        if not set(retry) <= set(starts):
-            raise MessageError("retry: names a start that does not take part")
-        return cls(
-            round=_number(header, "round"),
-            step=_step(header),
-            stage=_number(header, "stage"),
-            iteration=_number(header, "iteration"),
-            starts=starts,
-            retry=retry,
-            arrays=arrays,
-        )
+    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
 class Answer:
     round: int
     step: Step
-    arrays: Mapping[str, Array] = field(default_factory=dict)
-
-    def encode(self) -> bytes:
-        return pack({"round": self.round, "step": self.step}, self.arrays)
-
-    @classmethod
-    def decode(cls, message: bytes) -> Answer:
-        header, arrays = unpack(message)
-        return cls(_number(header, "round"), _step(header), arrays)
+    starts: tuple[int, ...] = ()  # the task's
+    arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    fraction_bits: Mapping[str, int] = field(default_factory=dict)  # of each array
 
 
-def _number(header: Mapping[str, Any], name: str) -> int:
-    value = header.get(name)
-    if type(value) is not int or not 0 <= value < 2**53:
-        raise MessageError(f"{name}: not a whole number")
-    return value
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of one array of an answer: `words` from position `begin` of the flattened array on."""
+
+    name: str
+    shape: tuple[int, ...]
+    fraction_bits: int
+    begin: int
+    words: Array = field(repr=False)
 
 
-def _numbers(header: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    values = header.get(name)
-    if not isinstance(values, list) or not all(type(v) is int and 0 <= v < 2**31 for v in values):
-        raise MessageError(f"{name}: not a list of start numbers")
-    if any(a >= b for a, b in pairwise(values)):
-        raise MessageError(f"{name}: not in increasing order")
-    return tuple(values)
+def pieces(answer: Answer) -> Iterator[Piece]:
+    """A whole answer, one piece per array."""
+    for name, array in answer.arrays.items():
+        yield Piece(name, array.shape, answer.fraction_bits[name], 0, array.reshape(-1))
 
 
-def _step(header: Mapping[str, Any]) -> Step:
-    for step in STEPS:
-        if header.get("step") == step:
-            return step
-    raise MessageError("step: unknown")
+def fraction_bits(name: str, scales: Mapping[str, Scale]) -> int:
+    """The fixed point of a summed array, by its name; counts have none."""
+    group, *_, what = name.split("/")
+    if what == "sums":
+        what = "objects" if group == "block" else "columns"
+    elif (group, what) == ("global", "objects"):
+        return 0  # a count, unlike the sums of blocks that go by the same scale's name
+    return scales[what].bits if what in scales else 0
+
+
+def array_hash(array: Array) -> bytes:
+    """SHA-256 of an array's elements, little-endian and row-major."""
+    return hashlib.sha256(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).data).digest()
+
+
+def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes]) -> bytes:
+    """SHA-256 of all that a task says; `job` is the job's digest, `hashes` those of the arrays."""
+    parts = [b"ce task 1", job, *map(number, (epoch, task.round)), task.step.encode()]
+    parts += [number(task.stage), number(task.iteration), _numbers(task.starts), _numbers(task.retry)]
+    for name in sorted(task.arrays):
+        array = task.arrays[name]
+        parts += [name.encode(), array.dtype.kind.encode(), _numbers(array.shape), hashes[name]]
+    return hashlib.sha256(joined(*parts)).digest()
+
+
+def _numbers(values: tuple[int, ...]) -> bytes:
+    return b"".join(map(number, values))

@@ -100,3 +100,10 @@ class ObjectBlock:
     def _hard_labels(self) -> NDArray[np.intp]:
         labels: NDArray[np.intp] = self._model.memberships(self.state).argmax(axis=1)
         return labels
+
+
+def cluster_sizes(likeliest: NDArray[np.intp], weights: Words | None, k: int) -> Words:
+    """(k,) how many objects belong to each cluster most likely."""
+    sizes = np.zeros(k, dtype=np.int64)
+    np.add.at(sizes, likeliest, 1 if weights is None else weights)
+    return sizes

@@ -1,4 +1,4 @@
-"""Run a model over the tables of several sites, on one machine: topology, engine and an in-process transport.
+"""Run a model over the tables of several sites, on one machine: topology, engine and a transport between them.
 
 The estimators are this with one site, `ce.simulate` with several. The daemons use the same engine over a network.
 """
@@ -6,18 +6,22 @@ The estimators are this with one site, `ce.simulate` with several. The daemons u
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ce.errors import InputError
 from ce.labels import LabelTable
+from ce.protocol.enrolling import enrolment, with_tokens
+from ce.protocol.exchange import InMemory, Transport
 from ce.protocol.home import Home, Outcome, Progress
-from ce.protocol.messages import Answer
+from ce.protocol.messages import Answer, Task
 from ce.protocol.site import Site
 from ce.protocol.starts import Starts
-from ce.protocol.topology import Categories, ColumnClaim, Enrolment, Topology, align
+from ce.protocol.topology import Categories, Topology, align
 from ce.ring import Reals
 from ce.steps.model import Model
-from ce.transport import InProcess
+
+TransportTo = Callable[[Mapping[str, Callable[[Task], Answer]]], AbstractContextManager[Transport]]
 
 
 @dataclass(frozen=True)
@@ -41,18 +45,25 @@ def run(
     *,
     classes: Categories = (),
     given: Mapping[str, Reals] | None = None,
+    job_key: bytes | None = None,
     threads: int = 1,
     on_progress: Callable[[Progress], None] | None = None,
+    transport_to: TransportTo | None = None,
 ) -> Run:
-    """Fit `model` to the sites' tables. `given` holds (k, n) object arrays of a start, for a single site."""
-    topology, rows = align({site: enrolment(table, model.uses_votes) for site, table in tables.items()})
+    """Fit `model` to the sites' tables. `given` holds (k, n) object arrays of a start, for a single site.
+
+    With a `job_key` objects and categories go by pseudonyms and tokens, as in a job over a network. `transport_to` makes the transport, given what answers for each site; without it tasks are handed over as they are.
+    """
+    topology, rows = align({site: enrolment(table, model.uses_votes, job_key) for site, table in tables.items()})
+    if job_key is not None:
+        tables = {site: with_tokens(table, job_key) for site, table in tables.items()}
     if model.uses_votes and not topology.classifiers:
         raise InputError("no classifier: this model needs at least one beside the clusterings")
     sites = {
         name: Site(
             name,
             table,
-            topology,
+            topology.view(name),
             rows[name],
             model,
             starts[name],
@@ -63,22 +74,14 @@ def run(
         for name, table in sorted(tables.items())
     }
     home = Home(topology, model, on_progress)
-    transport = InProcess({name: site.answer for name, site in sites.items()})
+    handlers = {name: site.answer for name, site in sites.items()}
     try:
-        while tasks := home.tasks():
-            for name, answer in transport.exchange({site: task.encode() for site, task in tasks.items()}):
-                home.add(name, Answer.decode(answer))
-            home.advance()
+        with nullcontext(InMemory(handlers)) if transport_to is None else transport_to(handlers) as transport:
+            while tasks := home.tasks():
+                for name, answer in transport.exchange(tasks):
+                    home.add(name, answer)
+                home.advance()
     finally:
         for site in sites.values():
             site.close()
     return Run(topology, sites, home.outcome, transport.bytes_sent)
-
-
-def enrolment(table: LabelTable, votes: bool) -> Enrolment:
-    """What a site enrols: its objects, and the columns that the model uses."""
-    columns = table.columns if votes else table.clusterings
-    return Enrolment(
-        table.ids,
-        tuple(ColumnClaim(column.name, column.kind, column.soft, column.categories) for column in columns),
-    )

@@ -1,5 +1,5 @@
 """The engine at a site: the cell step on its labels, the object step of its private blocks, the column step of its own
-columns. Bytes in, bytes out; it neither waits nor connects.
+columns. Tasks in, answers out; it neither waits nor connects.
 
 What leaves is listed in `ce.protocol.messages`: sums of shared blocks and shared columns, and shares of the globals.
 Nothing of a private block or of a column with one holder ever does.
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from ce.errors import MessageError
 from ce.labels import LabelTable
 from ce.protocol.holdings import Holdings, Segment
-from ce.protocol.messages import Answer, Task
-from ce.protocol.objects import ObjectBlock
+from ce.protocol.messages import Answer, Array, Task, fraction_bits
+from ce.protocol.objects import ObjectBlock, cluster_sizes
 from ce.protocol.starts import Starts
-from ce.protocol.topology import Categories, Rows, SharedColumn, Topology
+from ce.protocol.topology import Categories, Rows, SharedColumn, SiteTopology
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
 from ce.steps.agreement import agreement
 from ce.steps.model import Model, Opening, State, keep_old_rows
-from ce.transport.frames import Array
 
 
 @dataclass
@@ -50,7 +49,7 @@ class Site:
         self,
         name: str,
         table: LabelTable,
-        topology: Topology,
+        topology: SiteTopology,
         rows: Mapping[int, Rows],
         model: Model,
         starts: Starts,
@@ -75,10 +74,10 @@ class Site:
         self._shared_memberships: Reals  # (k, entries)
         self.unlabelled: NDArray[np.bool_]  # objects of the table without a label at any site, after "finish"
 
-    def answer(self, message: bytes) -> bytes:
+    def answer(self, task: Task) -> Answer:
         """Do what a task asks and return the answer."""
-        task = Task.decode(message)
-        return Answer(task.round, task.step, self._perform(task)).encode()
+        arrays = self._perform(task)
+        return Answer(task.round, task.step, task.starts, arrays, {n: fraction_bits(n, self._scales) for n in arrays})
 
     def close(self) -> None:
         self._holdings.close()
@@ -315,7 +314,8 @@ class Site:
         self.unlabelled = np.ones(self._n_objects, dtype=bool)
         self.unlabelled[self._private.rows] = False
         self.unlabelled[self._shared.rows] = self._from_blocks(task, "labelled", 1)[0] == 0
-        return {}
+        likeliest = self._model.memberships(self._objects.result(self._winner))[0].argmax(axis=0)
+        return {"global/sizes": cluster_sizes(likeliest, self._private.weights, self._model.k)}
 
     def _end(self, task: Task) -> None:
         """All starts have stopped; the winner is named."""

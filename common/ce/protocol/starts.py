@@ -13,7 +13,6 @@ a category stands for its name.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from ce.labels import LabelTable
+from ce.privacy.derivation import derive, joined
 from ce.protocol.topology import SharedColumn
 from ce.ring import Reals
 
@@ -69,12 +69,9 @@ class SecretStarts:
     job_key: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, secret: bytes, first_secret: bytes, job: str) -> SecretStarts:
-        """From a site's own secret and that of the first site by name, which makes the job key."""
-        return cls(
-            derive(secret, b"ce start of a column with one holder", job.encode()),
-            derive(first_secret, b"ce job key", job.encode()),
-        )
+    def of(cls, secret: bytes, job_key: bytes, job: str) -> SecretStarts:
+        """From a site's own secret and the key that the sites of the job share."""
+        return cls(derive(secret, b"ce start of a column with one holder", job.encode()), job_key)
 
     def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
         key = self.job_key if column.shared else self.own_key
@@ -91,10 +88,9 @@ class GivenStarts:
         return self.by_column[column.name]
 
 
-def derive(secret: bytes, *info: bytes) -> bytes:
-    """HKDF-SHA256 (RFC 5869) with an empty salt, one block; the parts of info are length-prefixed."""
-    extracted = hmac.digest(bytes(32), secret, "sha256")
-    return hmac.digest(extracted, _joined(*info) + b"\x01", "sha256")
+def job_key(first_secret: bytes, job: str) -> bytes:
+    """The key that the sites of a job share: made by the first site by name, from its own secret."""
+    return derive(first_secret, b"ce job key", job.encode())
 
 
 def draw(key: bytes, column: str, names: Sequence[str], shape: tuple[int, int]) -> Reals:
@@ -103,7 +99,7 @@ def draw(key: bytes, column: str, names: Sequence[str], shape: tuple[int, int]) 
     tables = np.empty((starts, k, len(names)))
     for start in range(starts):
         for r, name in enumerate(names):
-            material = _joined(b"ce start", key, str(start).encode(), column.encode(), name.encode())
+            material = joined(b"ce start", key, str(start).encode(), column.encode(), name.encode())
             words = np.frombuffer(hashlib.shake_256(material).digest(8 * k), dtype="<u8")
             tables[start, :, r] = -np.log(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
         for h in range(k):
@@ -116,6 +112,3 @@ def _name(category: int | str) -> str:
     """The same text for the same category; 1 and "1" are two."""
     return f"{type(category).__name__} {category}"
 
-
-def _joined(*parts: bytes) -> bytes:
-    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)

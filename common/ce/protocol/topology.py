@@ -37,6 +37,7 @@ class ColumnClaim:
     kind: Literal["clustering", "classifier"]
     soft: bool
     categories: Categories = field(repr=False)
+    written: Literal["integers", "text"] | None = None  # how the site writes categories; None: it has seen none
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,41 @@ class Topology:
 
     def contested(self, block: Block) -> tuple[SharedColumn, ...]:
         """Columns of which two members of this block may hold cells: their claims are added up in the opening."""
-        return tuple(c for c in self.columns if len(set(c.holders) & set(block.members)) > 1)
+        return contested(self.columns, block)
+
+    def view(self, site: str) -> SiteTopology:
+        """What one site is told."""
+        return SiteTopology(
+            self.sizes,
+            {block.index: block for block in self.blocks if site in block.members},
+            tuple(column for column in self.columns if site in column.holders),
+        )
+
+
+@dataclass(frozen=True)
+class SiteTopology:
+    """The blocks that a site is a member of and the columns that it holds; of the rest, sizes only."""
+
+    sizes: Sizes
+    blocks: dict[int, Block]
+    columns: tuple[SharedColumn, ...]
+
+    @property
+    def clusterings(self) -> tuple[SharedColumn, ...]:
+        return tuple(column for column in self.columns if column.kind == "clustering")
+
+    @property
+    def classifiers(self) -> tuple[SharedColumn, ...]:
+        return tuple(column for column in self.columns if column.kind == "classifier")
+
+    def contested(self, block: Block) -> tuple[SharedColumn, ...]:
+        """Columns of this site of which another member of this block may hold cells too."""
+        return contested(self.columns, block)
+
+
+def contested(columns: Iterable[SharedColumn], block: Block) -> tuple[SharedColumn, ...]:
+    """Of these columns, those of which two members of the block may hold cells."""
+    return tuple(c for c in columns if len(set(c.holders) & set(block.members)) > 1)
 
 
 def align(enrolments: Mapping[str, Enrolment]) -> tuple[Topology, dict[str, dict[int, Rows]]]:
@@ -200,6 +235,6 @@ def _refuse_clashes(name: str, by_site: Mapping[str, ColumnClaim]) -> None:
     )
     differ(
         "categories",
-        {s: "integers" if isinstance(c.categories[0], int) else "text" for s, c in by_site.items() if c.categories},
+        {s: c.written for s, c in by_site.items() if c.written is not None},
         "write them in the same way at every site, or rename the column",
     )

@@ -1,9 +1,4 @@
-"""How messages travel between sites and their home: one small interface, interchangeable implementations.
+"""How messages travel between sites and their home: encoded as the wire contract says, in one process or over gRPC.
 
-A transport carries opaque bytes. It knows nothing of models, labels or what a round is for.
+A transport knows nothing of models, labels or what a round is for.
 """
-
-from ce.transport.inprocess import InProcess
-from ce.transport.interface import Transport
-
-__all__ = ["InProcess", "Transport"]

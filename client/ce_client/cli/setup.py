@@ -1,0 +1,115 @@
+"""ce-client init, fingerprint, trust: a site's keys, and whose keys it trusts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ce.cli.options import format_option
+from ce.cli.output import say
+from ce.errors import ConfigError
+from ce.identity.certificates import fingerprint as fingerprint_of
+from ce.identity.files import make_directory, write_new
+from ce.identity.keys import make_key, read_key, write_key, write_secret
+from ce.identity.names import Identity
+from ce.identity.peers import Peers
+from ce.identity.requests import make_csr
+from ce.settings import sample
+from ce_client.cli.options import config_option, read_config
+from ce_client.config import FILE_NAME, PASSPHRASE_VARIABLE, ClientSettings
+from ce_client.policy import sample_policy
+
+_HEADING = "Configuration of a ce site. Every key is here, with its default."
+_PUBLIC = 0o644
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--name", required=True, help="This site's name: what the operator and the other sites call it.")
+@click.option("--coordinator", default="localhost:8443", show_default=True, help="Where the coordinator listens.")
+@click.option("--labels", type=click.Path(path_type=Path), help="The label file.  [default: labels.csv in DIR]")
+@format_option
+def init(directory: Path, name: str, coordinator: str, labels: Path | None, format_: str) -> None:
+    """Make a site's directory: key, certificate request, secret, policy, configuration.
+
+    The private key is made here and never leaves. It is encrypted when CE_CLIENT_KEY_PASSPHRASE is set.
+
+    \b
+    Examples:
+      ce-client init /srv/ce-site --name north --coordinator hub.example.org:8443
+      ce-client init /srv/ce-site --name north --labels /data/labels.parquet
+    """
+    identity = Identity("site", name)
+    if (directory / FILE_NAME).exists():
+        raise ConfigError(f"{directory} has a site already: choose another directory")
+    make_directory(directory, mode=0o700)
+    key = make_key()
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    write_key(directory / "site.key", key, passphrase.encode() if passphrase else None)
+    request = directory / f"{name}.csr"
+    write_new(request, make_csr(key, identity), _PUBLIC)
+    write_secret(directory / "secret")
+    write_new(directory / "policy.toml", sample_policy().encode(), _PUBLIC)
+    given = {"name": name, "coordinator": coordinator}
+    if labels is not None:
+        given["labels.file"] = str(labels.absolute())
+    text = sample(ClientSettings, _HEADING, **given)
+    write_new(directory / FILE_NAME, text.encode(), _PUBLIC)
+    ClientSettings.read(directory / FILE_NAME)
+    own = fingerprint_of(key.public_key())
+    steps = (
+        f"send {request} to the operator, and tell it the fingerprint by telephone",
+        f"put what comes back into {directory} as site.pem and ca.pem",
+        f"exchange fingerprints with the other sites: ce-client trust NAME SHA256:... --config {directory}",
+        f"ce-client check --config {directory}",
+        f"ce-client run --config {directory}",
+    )
+    say(
+        format_,
+        {"directory": str(directory), "name": name, "request": str(request), "fingerprint": own, "next": list(steps)},
+        f"made {directory}: key, request, secret, policy and {FILE_NAME}",
+        f"fingerprint {own}",
+        "next:",
+        *(f"  {step}" for step in steps),
+    )
+
+
+@click.command()
+@config_option
+@format_option
+def fingerprint(config: Path, format_: str) -> None:
+    """Print the fingerprint of this site's key, for the other sites to compare.
+
+    \b
+    Examples:
+      ce-client fingerprint --config /srv/ce-site
+    """
+    settings = read_config(config)
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    given = passphrase.encode() if passphrase else None
+    own = fingerprint_of(read_key(settings.key, given, hint=f"set {PASSPHRASE_VARIABLE}").public_key())
+    say(format_, {"name": settings.name, "fingerprint": own}, own)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("sha256", metavar="SHA256:...")
+@click.option("--replace", is_flag=True, help="The site has told you, in person, that it made a new key.")
+@config_option
+@format_option
+def trust(name: str, sha256: str, replace: bool, config: Path, format_: str) -> None:
+    """Pin another site's key. Get the fingerprint by telephone or in person, never through the coordinator.
+
+    \b
+    Examples:
+      ce-client trust south SHA256:5f0c... --config /srv/ce-site
+    """
+    settings = read_config(config)
+    if name == settings.name:
+        raise ConfigError(f"{name} is this site itself: pin the others")
+    peers = Peers.read(settings.peers)
+    peers.trust(name, sha256, replace=replace)
+    pinned = peers.pinned(name)
+    say(format_, {"name": name, "fingerprint": pinned}, f"trusts {name} with {pinned}")

@@ -1,0 +1,81 @@
+"""A job's results at the site: `results/JOB/consensus.csv` and `report.json`, there as a whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import InputError, JobFailed, Refused
+from ce.job import Job
+from ce.protocol.topology import Categories
+from ce.results import write_consensus
+from ce.ring import Reals
+
+CONSENSUS, REPORT = "consensus.csv", "report.json"
+
+
+class Results:
+    """The result directory of one site."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def of(self, job: str) -> Path:
+        return self._directory / job
+
+    def refuse_other(self, job: Job, digest: bytes) -> None:
+        """A job whose name stands for another job's results here is refused, before it can overwrite them."""
+        try:
+            known = json.loads((self.of(job.name) / REPORT).read_bytes()).get("job_digest")
+        except (OSError, ValueError, AttributeError):
+            known = None
+        if self.of(job.name).exists() and known != digest.hex():
+            raise Refused(
+                "results of another job",
+                f"this site has results of another job named {job.name}: give the new one another name",
+            )
+
+    def write(
+        self,
+        job: Job,
+        ids: NDArray[np.str_],
+        labels: NDArray[Any],
+        memberships: Reals,
+        classes: Categories,
+        report: dict[str, Any],
+    ) -> Path:
+        """Everything into a directory aside, which then takes its place; results of an earlier attempt are replaced."""
+        target = self.of(job.name)
+        aside = self._directory / f".{uuid4().hex}.part"
+        try:
+            aside.mkdir(parents=True)
+            write_consensus(aside / CONSENSUS, ids, labels, memberships, classes)
+            (aside / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            for path in (aside / CONSENSUS, aside / REPORT):
+                _sync(path)
+            if target.exists():
+                shutil.rmtree(target)
+            aside.replace(target)
+            _sync(self._directory)
+        except (OSError, InputError) as error:
+            raise JobFailed("this site cannot write its results: see its log, make room or set permissions") from error
+        finally:
+            with contextlib.suppress(OSError):
+                shutil.rmtree(aside)
+        return target
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,103 @@
+"""What nobody else may see: the private key of a certificate, and a site's own secret.
+
+Keys are EC P-256, which every TLS 1.3 library speaks. They are made where they are used and never sent. Files have mode
+0600 from their first moment; reading refuses a file that other users can open, because by then it may be copied.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+from typing import TypeGuard
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ce.errors import ConfigError
+from ce.identity.files import PRIVATE, read_private, write_new
+
+PrivateKey = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+
+SECRET_BYTES = 32
+#: What OpenSSL, which encrypts the key, can take.
+_LONGEST_PASSPHRASE = 1023
+
+_SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
+
+
+def make_key() -> PrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def is_public_key(key: object) -> TypeGuard[PublicKey]:
+    """Whether `key` is of the one kind that ce uses: EC P-256."""
+    return isinstance(key, PublicKey) and isinstance(key.curve, ec.SECP256R1)
+
+
+def pem(key: PrivateKey) -> bytes:
+    """The unencrypted key, for the TLS library. Not for a file: see `write_key`."""
+    return _pem(key, serialization.NoEncryption())
+
+
+def write_key(path: Path, key: PrivateKey, passphrase: bytes | None = None) -> None:
+    """Create `path` with the key, encrypted when there is a passphrase. Never overwrites."""
+    if passphrase is None:
+        write_new(path, pem(key), PRIVATE)
+        return
+    if not 1 <= len(passphrase) <= _LONGEST_PASSPHRASE:
+        raise ConfigError(f"{path}: a passphrase has 1 to {_LONGEST_PASSPHRASE} bytes: choose another one")
+    write_new(path, _pem(key, serialization.BestAvailableEncryption(passphrase)), PRIVATE)
+
+
+def read_key(
+    path: Path, passphrase: bytes | None = None, *, hint: str = "give the passphrase that it was written with"
+) -> PrivateKey:
+    """The key in `path`; ConfigError when it is not private, not P-256, or does not go with the passphrase.
+
+    `hint` says in the imperative how this caller is given a passphrase: which variable or which key of which file.
+    A passphrase for a key that is not encrypted is an error too: somebody believes that the file is protected.
+    """
+    data = read_private(path)
+    encrypted = b"ENCRYPTED" in data
+    if encrypted and not passphrase:
+        raise ConfigError(f"{path} is encrypted: {hint}")
+    if passphrase and not encrypted and b"PRIVATE KEY" in data:
+        raise ConfigError(
+            f"{path} is not encrypted although a passphrase is given: encrypt it, for instance with "
+            f"`openssl pkcs8 -topk8`, or leave the passphrase away"
+        )
+    try:
+        key = serialization.load_pem_private_key(data, passphrase or None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        # The library's own sentence stays out of ours: it may quote what it could not read.
+        if encrypted:
+            raise ConfigError(f"{path} does not open with this passphrase, or is damaged: {hint}") from None
+        raise ConfigError(f"{path} is not a private key in PEM form: check that it is the right file") from None
+    if not (isinstance(key, PrivateKey) and is_public_key(key.public_key())):
+        raise ConfigError(f"{path} is a private key of another kind than EC P-256: make a new one with ce")
+    return key
+
+
+def write_secret(path: Path) -> bytes:
+    """Create `path` with a new secret, and return the secret. Never overwrites."""
+    secret = secrets.token_bytes(SECRET_BYTES)
+    write_new(path, secret.hex().encode() + b"\n", PRIVATE)
+    return secret
+
+
+def read_secret(path: Path) -> bytes:
+    """The secret in `path`, under the same rules of permission as a key."""
+    text = read_private(path).decode("ascii", errors="replace").strip()
+    if _SECRET.fullmatch(text) is None:
+        raise ConfigError(
+            f"{path} is not a secret of {SECRET_BYTES} bytes in hex: restore it from a backup, or move it away and "
+            "have a new one made"
+        )
+    return bytes.fromhex(text)
+
+
+def _pem(key: PrivateKey, encryption: serialization.KeySerializationEncryption) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)

@@ -1,0 +1,21 @@
+"""Bytes out of bytes: how lists become one unambiguous text, and how keys are derived from keys."""
+
+from __future__ import annotations
+
+import hmac
+
+
+def joined(*parts: bytes) -> bytes:
+    """Parts such that no two lists of parts give the same bytes: each after its length, 8 bytes, big-endian."""
+    return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def number(value: int) -> bytes:
+    """A whole number as a part of `joined`: 8 bytes, big-endian."""
+    return value.to_bytes(8, "big")
+
+
+def derive(secret: bytes, *info: bytes) -> bytes:
+    """HKDF-SHA256 (RFC 5869) with an empty salt, one block of 32 bytes; info is `joined`."""
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, joined(*info) + b"\x01", "sha256")

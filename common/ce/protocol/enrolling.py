@@ -1,0 +1,45 @@
+"""What a site says it holds, made from its label table: with ids and categories on one machine, and with pseudonyms and
+tokens, which only holders of the job key can make, where others listen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from ce.labels import Column, LabelTable
+from ce.privacy.pseudonyms import pseudonyms, tokens
+from ce.protocol.topology import ColumnClaim, Enrolment
+
+
+def enrolment(table: LabelTable, votes: bool, job_key: bytes | None = None) -> Enrolment:
+    """A table's objects, and the columns that the model uses (classifiers where it takes `votes`)."""
+    columns = table.columns if votes else table.clusterings
+    if job_key is None:
+        return Enrolment(table.ids, tuple(_claim(column, column) for column in columns))
+    objects = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
+    hidden = {column.name: column for column in with_tokens(table, job_key).columns}
+    return Enrolment(objects, tuple(_claim(column, hidden[column.name]) for column in columns))
+
+
+def with_tokens(table: LabelTable, job_key: bytes) -> LabelTable:
+    """The same labels, with tokens for the categories of clusterings. Classes are the job's, so they stay."""
+    return replace(
+        table,
+        columns=tuple(
+            replace(column, categories=tokens(job_key, column.name, column.categories))
+            if column.kind == "clustering"
+            else column
+            for column in table.columns
+        ),
+    )
+
+
+def _claim(column: Column, shown: Column) -> ColumnClaim:
+    return ColumnClaim(column.name, column.kind, column.soft, shown.categories, _written(column))
+
+
+def _written(column: Column) -> Literal["integers", "text"] | None:
+    if not column.categories:
+        return None
+    return "integers" if isinstance(column.categories[0], int) else "text"

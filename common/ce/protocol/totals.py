@@ -1,0 +1,92 @@
+"""The totals of one open round: one accumulator per array, added to as pieces of answers arrive.
+
+Memory does not grow with the number of sites. A site whose stream broke in the middle of an answer repeats it, byte for
+byte; what was added the first time is not added again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ce.errors import MessageError
+from ce.protocol.messages import Piece
+from ce.ring import Words
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One array that a round asks for."""
+
+    shape: tuple[int, ...]
+    fraction_bits: int
+
+
+@dataclass
+class _Contribution:
+    """What one site has sent: elements added so far, and elements read since it began (again)."""
+
+    names: Collection[str]
+    added: dict[str, int] = field(default_factory=dict)
+    read: dict[str, int] = field(default_factory=dict)
+
+
+class Totals:
+    """Accumulators, and how far each site's contribution to them has come."""
+
+    def __init__(self, asked: Mapping[str, Asked], by_site: Mapping[str, Collection[str]]) -> None:
+        self._asked = asked
+        self._words: dict[str, Words] = {name: np.zeros(a.shape, dtype=np.int64) for name, a in asked.items()}
+        self._open = {site: _Contribution(names) for site, names in by_site.items()}
+
+    def __getitem__(self, name: str) -> Words:
+        return self._words[name]
+
+    @property
+    def size(self) -> int:
+        """Numbers in all accumulators."""
+        return sum(words.size for words in self._words.values())
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """Sites whose contribution is not complete."""
+        return self._open.keys()
+
+    def begin(self, site: str) -> None:
+        """A site begins its contribution, or begins it again."""
+        self._contribution(site).read.clear()
+
+    def add(self, site: str, piece: Piece) -> None:
+        """Add one piece. Nothing is added of a piece that is not what was asked for."""
+        contribution = self._contribution(site)
+        name = piece.name
+        if name not in contribution.names:
+            raise MessageError(f"{site}: sends an array that was not asked for")
+        asked = self._asked[name]
+        if piece.words.dtype != np.int64 or piece.shape != asked.shape or piece.fraction_bits != asked.fraction_bits:
+            raise MessageError(f"{site}: {name} does not have the expected type, shape and scale")
+        end = piece.begin + len(piece.words)
+        if piece.begin != contribution.read.get(name, 0) or end > math.prod(asked.shape):
+            raise MessageError(f"{site}: {name} does not arrive in order")
+        contribution.read[name] = end
+        begin = max(piece.begin, contribution.added.get(name, 0))
+        if end > begin:
+            total = self._words[name].reshape(-1)[begin:end]
+            np.add(total, piece.words[begin - piece.begin :], out=total)
+            contribution.added[name] = end
+
+    def end(self, site: str) -> None:
+        """A site's contribution is complete."""
+        contribution = self._contribution(site)
+        for name in contribution.names:
+            if contribution.read.get(name, -1) != math.prod(self._asked[name].shape):
+                raise MessageError(f"{site}: {name} is missing or incomplete")
+        del self._open[site]
+
+    def _contribution(self, site: str) -> _Contribution:
+        if site not in self._open:
+            raise MessageError(f"{site}: is not awaited in this round")
+        return self._open[site]

@@ -1,0 +1,83 @@
+"""Channels and servers over mutual TLS 1.3, the only way in; and the settings that both ends of a stream share.
+
+gRPC for Python cannot be told which TLS versions to speak. It can be told which cipher suites of TLS 1.2 to offer (TLS 1.3
+has its own): ours is one that needs an RSA certificate, and all our keys are elliptic-curve keys. So no TLS 1.2 handshake
+can succeed, at either end.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+# Its notes on every closed connection are for daemons, which turn them into log records, not for terminals.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+import grpc  # noqa: E402  (reads both when it is first used)
+import grpc.aio  # noqa: E402
+
+from ce.identity.names import COORDINATOR_SERVER_NAME  # noqa: E402
+from ce.transport.parts import LARGEST_FRAME  # noqa: E402
+
+#: A silent peer is asked for a sign of life this often, and given up after the timeout.
+KEEPALIVE_S = 10
+KEEPALIVE_TIMEOUT_S = 5
+
+_BOTH_ENDS = (
+    ("grpc.max_receive_message_length", LARGEST_FRAME),
+    ("grpc.max_send_message_length", LARGEST_FRAME),
+    ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What one end shows (key and certificate) and whom it believes (the authority); PEM."""
+
+    key: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+    authority: bytes = field(repr=False)
+
+
+def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
+    """A channel to a coordinator. An HTTP proxy of the environment (https_proxy, no_proxy) is honoured by gRPC."""
+    return grpc.aio.secure_channel(
+        address,
+        grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate),
+        options=(
+            *_BOTH_ENDS,
+            ("grpc.ssl_target_name_override", COORDINATOR_SERVER_NAME),
+            # Whoever opens channels decides when to try again; a shared pool would keep its own idea of that.
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_retries", 0),
+        ),
+    )
+
+
+def make_server(credentials: Credentials, address: str, *, most_rpcs: int | None = None) -> tuple[Any, int]:
+    """A server that listens at `address` (host:port; port 0 takes a free one) once started, and its port.
+
+    Raises OSError when the address cannot be had.
+    """
+    server = grpc.aio.server(
+        options=(
+            *_BOTH_ENDS,
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_S * 500),
+            # Two coordinators on one port would each get some of the sites.
+            ("grpc.so_reuseport", 0),
+        ),
+        maximum_concurrent_rpcs=most_rpcs,
+    )
+    secure = grpc.ssl_server_credentials(
+        [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True
+    )
+    try:
+        port = server.add_secure_port(address, secure)
+    except RuntimeError as error:
+        raise OSError(f"cannot listen at {address}") from error
+    return server, port

@@ -1,0 +1,376 @@
+from ce_proto.v1 import arrays_pb2 as _arrays_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ColumnKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COLUMN_KIND_UNSPECIFIED: _ClassVar[ColumnKind]
+    COLUMN_KIND_CLUSTERING: _ClassVar[ColumnKind]
+    COLUMN_KIND_CLASSIFIER: _ClassVar[ColumnKind]
+
+class CategoryKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CATEGORY_KIND_UNSPECIFIED: _ClassVar[CategoryKind]
+    CATEGORY_KIND_INTEGER: _ClassVar[CategoryKind]
+    CATEGORY_KIND_TEXT: _ClassVar[CategoryKind]
+
+class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    STEP_UNSPECIFIED: _ClassVar[Step]
+    STEP_OPEN: _ClassVar[Step]
+    STEP_SUMS: _ClassVar[Step]
+    STEP_OBJECTS: _ClassVar[Step]
+    STEP_COLUMNS: _ClassVar[Step]
+    STEP_VIEW: _ClassVar[Step]
+    STEP_FINISH: _ClassVar[Step]
+COLUMN_KIND_UNSPECIFIED: ColumnKind
+COLUMN_KIND_CLUSTERING: ColumnKind
+COLUMN_KIND_CLASSIFIER: ColumnKind
+CATEGORY_KIND_UNSPECIFIED: CategoryKind
+CATEGORY_KIND_INTEGER: CategoryKind
+CATEGORY_KIND_TEXT: CategoryKind
+STEP_UNSPECIFIED: Step
+STEP_OPEN: Step
+STEP_SUMS: Step
+STEP_OBJECTS: Step
+STEP_COLUMNS: Step
+STEP_VIEW: Step
+STEP_FINISH: Step
+
+class SiteFrame(_message.Message):
+    __slots__ = ("hello", "key_share", "sealed_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    KEY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    SEALED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ENROLMENT_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    key_share: KeyShare
+    sealed_keys: SealedKeys
+    enrolment: Enrolment
+    ready: Ready
+    answer: Answer
+    more: More
+    refusal: Refusal
+    goodbye: Goodbye
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., sealed_keys: _Optional[_Union[SealedKeys, _Mapping]] = ..., enrolment: _Optional[_Union[Enrolment, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class CoordinatorFrame(_message.Message):
+    __slots__ = ("welcome", "offer", "peers", "sealed_key", "alignment", "task", "more", "ended", "goodbye")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    OFFER_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    SEALED_KEY_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    offer: Offer
+    peers: Peers
+    sealed_key: SealedKey
+    alignment: Alignment
+    task: Task
+    more: More
+    ended: Ended
+    goodbye: Goodbye
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., sealed_key: _Optional[_Union[SealedKey, _Mapping]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("site", "protocol", "software", "instance", "held", "probe")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    PROBE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    protocol: int
+    software: str
+    instance: bytes
+    held: _containers.RepeatedCompositeFieldContainer[Held]
+    probe: bool
+    def __init__(self, site: _Optional[str] = ..., protocol: _Optional[int] = ..., software: _Optional[str] = ..., instance: _Optional[bytes] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., probe: _Optional[bool] = ...) -> None: ...
+
+class Held(_message.Message):
+    __slots__ = ("job", "epoch")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("coordinator", "protocol", "software", "time_s")
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    coordinator: str
+    protocol: int
+    software: str
+    time_s: float
+    def __init__(self, coordinator: _Optional[str] = ..., protocol: _Optional[int] = ..., software: _Optional[str] = ..., time_s: _Optional[float] = ...) -> None: ...
+
+class Offer(_message.Message):
+    __slots__ = ("job", "epoch", "definition", "roster")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    DEFINITION_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    definition: bytes
+    roster: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., definition: _Optional[bytes] = ..., roster: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class KeyShare(_message.Message):
+    __slots__ = ("job", "epoch", "public_key", "certificate", "signature")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    public_key: bytes
+    certificate: bytes
+    signature: bytes
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., public_key: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Peers(_message.Message):
+    __slots__ = ("job", "epoch", "peers")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("site", "public_key", "certificate", "signature")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    public_key: bytes
+    certificate: bytes
+    signature: bytes
+    def __init__(self, site: _Optional[str] = ..., public_key: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class SealedKeys(_message.Message):
+    __slots__ = ("job", "epoch", "keys")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    keys: _containers.RepeatedCompositeFieldContainer[SealedKey]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[SealedKey, _Mapping]]] = ...) -> None: ...
+
+class SealedKey(_message.Message):
+    __slots__ = ("job", "epoch", "site", "nonce", "ciphertext")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    CIPHERTEXT_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    site: str
+    nonce: bytes
+    ciphertext: bytes
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., site: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ciphertext: _Optional[bytes] = ...) -> None: ...
+
+class Enrolment(_message.Message):
+    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "parts")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PSEUDONYM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    objects: int
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnClaim]
+    pseudonym_digest: bytes
+    signature: bytes
+    parts: _arrays_pb2.Parts
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+
+class ColumnClaim(_message.Message):
+    __slots__ = ("name", "kind", "soft", "categories_are", "categories")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOFT_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_ARE_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: ColumnKind
+    soft: bool
+    categories_are: CategoryKind
+    categories: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Alignment(_message.Message):
+    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "parts")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    sizes: Sizes
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockView]
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnView]
+    parts: _arrays_pb2.Parts
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+
+class Sizes(_message.Message):
+    __slots__ = ("objects", "clusterings", "classifiers", "categories")
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERINGS_FIELD_NUMBER: _ClassVar[int]
+    CLASSIFIERS_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    objects: int
+    clusterings: int
+    classifiers: int
+    categories: int
+    def __init__(self, objects: _Optional[int] = ..., clusterings: _Optional[int] = ..., classifiers: _Optional[int] = ..., categories: _Optional[int] = ...) -> None: ...
+
+class BlockView(_message.Message):
+    __slots__ = ("index", "members", "size")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    members: _containers.RepeatedScalarFieldContainer[str]
+    size: int
+    def __init__(self, index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., size: _Optional[int] = ...) -> None: ...
+
+class ColumnView(_message.Message):
+    __slots__ = ("index", "name", "kind", "holders", "categories")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    name: str
+    kind: ColumnKind
+    holders: _containers.RepeatedScalarFieldContainer[str]
+    categories: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., holders: _Optional[_Iterable[str]] = ..., categories: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("job", "epoch")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("job", "epoch", "round", "step", "stage", "iteration", "starts", "retry", "digest", "parts")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    round: int
+    step: Step
+    stage: int
+    iteration: int
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    retry: _containers.RepeatedScalarFieldContainer[int]
+    digest: bytes
+    parts: _arrays_pb2.Parts
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("job", "epoch", "round", "step", "starts", "task_digest", "parts")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    TASK_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    round: int
+    step: Step
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    task_digest: bytes
+    parts: _arrays_pb2.Parts
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., starts: _Optional[_Iterable[int]] = ..., task_digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+
+class More(_message.Message):
+    __slots__ = ("job", "epoch", "parts")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    parts: _arrays_pb2.Parts
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("job", "epoch", "exit_code", "rule", "sentence")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    exit_code: int
+    rule: str
+    sentence: str
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., exit_code: _Optional[int] = ..., rule: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
+
+class Ended(_message.Message):
+    __slots__ = ("job", "epoch", "state", "reason", "rule", "exit_code")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    state: str
+    reason: str
+    rule: str
+    exit_code: int
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., rule: _Optional[str] = ..., exit_code: _Optional[int] = ...) -> None: ...
+
+class Goodbye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""The coordinator: the service that an operator runs. It never needs a label."""

@@ -1,0 +1,48 @@
+"""Who is calling: the identity in the certificate of the connection, and whether it may do what it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ce.errors import ConfigError, NotAllowed, NotKnown
+from ce.identity.certificates import fingerprint, identity_of, parse_certificate
+from ce.identity.denied import DenyList
+from ce.identity.names import Role
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A peer whose certificate the TLS handshake has accepted."""
+
+    role: Role
+    name: str
+    fingerprint: str
+
+
+class Access:
+    """Decides who may call what. The deny list is looked at every time, so that it needs no restart."""
+
+    def __init__(self, denied: DenyList) -> None:
+        self._denied = denied
+
+    def admit(self, context: Any, role: Role) -> Caller:
+        """The caller, who must have this role. Raises NotKnown or NotAllowed."""
+        certificates = context.auth_context().get("x509_pem_cert", [])
+        try:
+            certificate = parse_certificate(certificates[0]) if certificates else None
+            identity = identity_of(certificate) if certificate is not None else None
+        except ConfigError as error:
+            raise NotKnown("the certificate of this connection does not name anybody (no ce:// name)") from error
+        if certificate is None or identity is None:
+            raise NotKnown("this connection has no certificate")
+        caller = Caller(identity.role, identity.name, fingerprint(certificate))
+        if caller.role != role:
+            raise NotAllowed(f"the certificate is that of {identity}: this is for {role}s")
+        self.check(caller)
+        return caller
+
+    def check(self, caller: Caller) -> None:
+        """That the caller's key is not on the deny list; also later, while its stream is open."""
+        if self._denied.denies(caller.fingerprint):
+            raise NotAllowed(f"the key of {caller.role} {caller.name} is on the coordinator's deny list")

@@ -1,0 +1,1 @@
+"""The command `ce-coordinator`: the daemon, and what its operator does."""

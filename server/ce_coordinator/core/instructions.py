@@ -1,0 +1,73 @@
+"""What the brain asks the world to do. Instructions are carried out in order: what is saved is saved before it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ce.errors import CeError
+from ce_coordinator.store.records import JobRecord, SiteRecord
+from ce_proto.v1 import site_pb2 as pb
+
+Session = int
+"""One stream of one site; a site that connects again gets another number."""
+
+
+@dataclass(frozen=True)
+class SaveJob:
+    """Write a job's record, durably, before anything that follows."""
+
+    record: JobRecord
+
+
+@dataclass(frozen=True)
+class SaveSite:
+    """Write what is known of a site."""
+
+    record: SiteRecord
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send frames down a stream, in order; they are made as fast as the stream takes them."""
+
+    session: Session
+    frames: Iterable[pb.CoordinatorFrame] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Close:
+    """End a stream with an error."""
+
+    session: Session
+    error: CeError
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Run `work`, away from the event loop when it is large, and come back with `Machine.computed`."""
+
+    job: str
+    epoch: int
+    size: int  # numbers that it goes over, roughly
+    work: Callable[[], Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """Whoever watches this job should look again."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Write to the log. Fields name jobs, sites and rules; never labels, objects or keys."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    event: str
+    fields: Mapping[str, str | int | float] = field(default_factory=dict)
+
+
+Instruction = SaveJob | SaveSite | Send | Close | Compute | Changed | Note

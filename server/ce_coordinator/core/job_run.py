@@ -1,0 +1,288 @@
+"""One job that is not over: what state it is in, whom it waits for and until when, and what each event leads to.
+
+    submitted -> enrolling -> aligning -> running -> done
+                 (any of these) -> failed, cancelled
+
+An *epoch* is one attempt: when a site has lost its memory of the job, or the coordinator has, the next attempt begins at
+the beginning, with the same sites, and ends with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ce.errors import CeError, JobFailed, MessageError, Refused
+from ce.job import Job
+from ce.models.jobs import model_without_labels
+from ce.protocol.handshake import Attempt
+from ce.protocol.home import Progress
+from ce_coordinator.core.gathering import Gathering
+from ce_coordinator.core.instructions import Changed, Close, Compute, Instruction, Note, SaveJob, Send, Session
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.report import operator_report
+from ce_coordinator.core.rounds import Aligned, NextRound, Rounds, align_all
+from ce_coordinator.store.records import JobRecord, JobState
+from ce_proto.v1 import site_pb2 as pb
+
+#: A site that sends what it should not is cut off and may try again; the job fails when it does so this often.
+STRIKES = 3
+#: Exchanges per second are counted over this long.
+RATE_WINDOW_S = 2.0
+
+
+@dataclass
+class Trace:
+    """What an operator watches, of the present attempt."""
+
+    iteration: int = 0
+    max_iterations: int = 0
+    starts_running: int = 0
+    bound_path: tuple[float, ...] = ()
+
+    def progress(self, where: Progress) -> None:
+        self.iteration, self.max_iterations, self.starts_running = where.iteration, where.max_iter, where.running
+        if where.has_bound:
+            self.bound_path = (*self.bound_path, where.bound)
+
+
+class JobRun:
+    """A job under way. Every method is an event and returns what is to be done about it."""
+
+    def __init__(self, record: JobRecord, limits: Limits, min_cluster: int, sessions: Mapping[str, Session]) -> None:
+        self.record = record
+        self.job = Job.from_definition(record.definition)
+        self.roster = tuple(sorted(self.job.sites))
+        self.trace = Trace()
+        self._model, _ = model_without_labels(self.job)
+        self._limits = limits
+        self._min_cluster = min_cluster
+        self._sessions = sessions  # of all connected sites; the machine's
+        self._gathering: Gathering | None = None
+        self._rounds: Rounds | None = None
+        self._since = record.changed_at  # the beginning of what is now waited for
+        self._strikes: dict[str, int] = {}
+        self._ticks: deque[tuple[float, int]] = deque()
+
+    # What is asked of it.
+
+    @property
+    def epoch(self) -> int:
+        return self.record.epoch
+
+    @property
+    def awaited(self) -> set[str]:
+        if self._rounds is not None:
+            return set(self._rounds.awaited)
+        return self._gathering.awaited if self._gathering is not None else set()
+
+    @property
+    def deadline(self) -> float:
+        """When waiting ends, and the job with it."""
+        deadlines = self.job.deadlines
+        end = self.record.submitted_at + deadlines.job_s
+        if self.record.state in ("enrolling", "aligning"):
+            end = min(end, self._since + deadlines.enrol_s)
+        elif self.record.state == "running" and self.job.on_dropout == "fail":
+            end = min(end, self._since + deadlines.round_s)
+        return end
+
+    @property
+    def rounds(self) -> Rounds | None:
+        return self._rounds
+
+    def objects(self, site: str) -> int:
+        return self._gathering.objects(site) if self._gathering is not None else 0
+
+    def exchanges_per_s(self, now: float) -> float:
+        while self._ticks and self._ticks[0][0] < now - RATE_WINDOW_S:
+            self._ticks.popleft()
+        if len(self._ticks) < 2:
+            return 0.0
+        (begin, first), (_, last) = self._ticks[0], self._ticks[-1]
+        return (last - first) / max(now - begin, 1e-3)
+
+    # Events.
+
+    def begin(self, now: float) -> list[Instruction]:
+        """Start an attempt: the first, or the next one."""
+        epoch = self.epoch + 1
+        attempt = Attempt(self.job.name, self.record.definition, epoch, self.roster)
+        self._gathering = Gathering(attempt, self._model.uses_votes, self._limits)
+        self._rounds = None
+        self.trace = Trace()
+        self._ticks.clear()
+        self._since = now
+        saved = self._save("enrolling", now, epoch=epoch)
+        offers = [Send(self._sessions[s], [self._gathering.offer()]) for s in self.roster if s in self._sessions]
+        return [*saved, *offers]
+
+    def connected(self, site: str, holds_epoch: int | None, now: float) -> list[Instruction]:
+        """A site of the roster has a stream again; `holds_epoch` is what it remembers of this job."""
+        if self._gathering is None:
+            return []
+        if holds_epoch != self.epoch and self._gathering.has_begun(site):
+            note = Note("warning", "job begins again: a site has lost its state", {"job": self.job.name, "site": site})
+            return [note, *self.begin(now)]
+        told: Iterable[pb.CoordinatorFrame]
+        told = self._gathering.told(site) if self._rounds is None else self._rounds.told(site)
+        return [Send(self._sessions[site], told), Changed(self.job.name)]
+
+    def disconnected(self) -> list[Instruction]:
+        """A site of the roster has lost its stream: the job waits, unless it says otherwise."""
+        return [Changed(self.job.name)]
+
+    def received(self, site: str, fingerprint: str, kind: str, message: Any, now: float) -> list[Instruction]:
+        """A frame of this job and epoch."""
+        try:
+            if kind == "refusal":
+                return self._refused(site, message, now)
+            return self._handle(site, fingerprint, kind, message, now)
+        except MessageError as error:
+            return self._strike(site, error, now)
+        except CeError as error:
+            return self.fail(error, now)
+
+    def computed(self, result: Any, now: float) -> list[Instruction]:
+        """The work that a `Compute` asked for is done, or raised an error."""
+        if isinstance(result, CeError):
+            return self.fail(result, now)
+        if isinstance(result, BaseException):
+            return self.fail(JobFailed("an unexpected error at the coordinator; its log says more"), now)
+        if isinstance(result, Aligned):
+            assert self._gathering is not None
+            self._rounds = Rounds(self._gathering.attempt, result)
+            saved = self._save("aligning", now)
+            return [*saved, *(Send(self._sessions[s], self._rounds.alignment(s)) for s in self._present())]
+        assert self._rounds is not None
+        assert isinstance(result, NextRound)
+        if not self._rounds.begin(result):
+            report = operator_report(self.job, self._rounds.topology, self._rounds.outcome, self._min_cluster)
+            return self._end("done", now, result=report)
+        self._since = now
+        self._ticks.append((now, self._rounds.exchanges))
+        saved = self._save("running", now) if self.record.state != "running" else []
+        sends = [Send(self._sessions[site], self._rounds.task(site)) for site in self._present()]
+        return [*saved, *sends, Changed(self.job.name)]
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Time has passed."""
+        if now < self.deadline:
+            return []
+        deadlines = self.job.deadlines
+        waited = _listed(sorted(self.awaited)) or "nobody"
+        if now >= self.record.submitted_at + deadlines.job_s:
+            reason = f"the job took longer than its deadlines.job_s of {deadlines.job_s:g} s; it waited for {waited}"
+        elif self.record.state == "running":
+            reason = f"{waited} did not answer within deadlines.round_s, {deadlines.round_s:g} s"
+        else:
+            reason = f"{waited} did not enrol within deadlines.enrol_s, {deadlines.enrol_s:g} s"
+        return self.fail(JobFailed(f"{reason}: see that the sites run, then submit the job again"), now)
+
+    def fail(self, error: CeError, now: float) -> list[Instruction]:
+        rule = error.rule if isinstance(error, Refused) else ""
+        return self._end("failed", now, reason=str(error), rule=rule, exit_code=error.exit_code)
+
+    def cancel(self, operator: str, now: float) -> list[Instruction]:
+        return self._end("cancelled", now, reason=f"cancelled by {operator}", exit_code=8)
+
+    # How.
+
+    def _handle(self, site: str, fingerprint: str, kind: str, message: Any, now: float) -> list[Instruction]:
+        gathering, rounds, job = self._gathering, self._rounds, self.job.name
+        if gathering is None:
+            raise MessageError(f"{kind}: this job has not begun")
+        if rounds is None:
+            if kind == "key_share":
+                told = gathering.share_key(site, fingerprint, message)
+            elif kind == "sealed_keys":
+                told = gathering.relay_keys(site, message)
+            elif kind in ("enrolment", "more"):
+                told = []
+                if kind == "enrolment":
+                    gathering.enrol(site, message)
+                else:
+                    gathering.enrol_more(site, message.parts)
+                if gathering.complete:
+                    return [self._alignment_work(gathering), Changed(job)]
+            else:
+                raise MessageError(f"{kind}: comes before the sites are aligned")
+            sends = [Send(self._sessions[to], [frame]) for to, frame in told if to in self._sessions]
+            return [*sends, Changed(job)]
+        due = False
+        if kind == "ready":
+            due = rounds.ready(site)
+        elif kind == "answer":
+            due = rounds.answer(site, message)
+        elif kind == "more":
+            due = rounds.more(site, message.parts)
+        elif kind not in ("key_share", "sealed_keys"):  # these may be repeated after a broken stream
+            raise MessageError(f"{kind}: the sites are aligned already")
+        return [Compute(job, self.epoch, rounds.size, rounds.advance())] if due else []
+
+    def _alignment_work(self, gathering: Gathering) -> Compute:
+        model, trace, most = self._model, self.trace, self._limits.round_bytes
+        size = sum(len(enrolment.objects) for enrolment in gathering.enrolments.values())
+        return Compute(
+            self.job.name,
+            self.epoch,
+            size,
+            lambda: align_all(model, gathering.enrolments, trace.progress, most),
+        )
+
+    def _refused(self, site: str, message: pb.Refusal, now: float) -> list[Instruction]:
+        rule = message.rule[:100]
+        sentence = _one_line(message.sentence)
+        code = message.exit_code if message.exit_code in (3, 4, 6, 7) else 7
+        note = Note("warning", "site refuses job", {"job": self.job.name, "site": site, "rule": rule})
+        return [note, *self._end("failed", now, reason=f"{site}: {sentence}", rule=rule, exit_code=code)]
+
+    def _strike(self, site: str, error: MessageError, now: float) -> list[Instruction]:
+        """Cut a site off that sends what it should not: a transient fault is gone when it connects again."""
+        self._strikes[site] = self._strikes.get(site, 0) + 1
+        sentence = str(error) if str(error).startswith(f"{site}:") else f"{site}: {error}"
+        note = Note("warning", "message refused", {"job": self.job.name, "site": site, "reason": str(error)})
+        if self._strikes[site] >= STRIKES:
+            return [note, *self.fail(MessageError(f"{sentence} ({STRIKES} times)"), now)]
+        return [note, Close(self._sessions[site], error)]
+
+    def _present(self) -> list[str]:
+        return [site for site in self.roster if site in self._sessions]
+
+    def _save(self, state: JobState, now: float, **changes: Any) -> list[Instruction]:
+        self.record = replace(self.record, state=state, changed_at=now, **changes)
+        fields = {"job": self.job.name, "state": state, "epoch": self.record.epoch}
+        if self.record.reason:
+            fields["reason"] = self.record.reason
+        level = "warning" if state == "failed" else "info"
+        return [SaveJob(self.record), Note(level, f"job {state}", fields), Changed(self.job.name)]  # type: ignore[arg-type]
+
+    def _end(self, state: JobState, now: float, **changes: Any) -> list[Instruction]:
+        saved = self._save(state, now, **changes)
+        ended = ended_frame(self.record)
+        return [*saved, *(Send(self._sessions[site], [ended]) for site in self._present())]
+
+
+def ended_frame(record: JobRecord) -> pb.CoordinatorFrame:
+    """What a site is told about a job that is over."""
+    return pb.CoordinatorFrame(
+        ended=pb.Ended(
+            job=record.name,
+            epoch=record.epoch,
+            state=record.state,
+            reason=record.reason,
+            rule=record.rule,
+            exit_code=record.exit_code,
+        )
+    )
+
+
+def _one_line(sentence: str) -> str:
+    """A site's sentence as it may be shown to an operator."""
+    return "".join(c if c.isprintable() else " " for c in sentence[:1000])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else ""

@@ -1,0 +1,29 @@
+"""How much the coordinator lets anybody ask of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ce.errors import ConfigError
+from ce.settings import setting
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every limit has a default that suits a machine with a few gigabytes of memory."""
+
+    jobs_at_once: int = setting(32, "Jobs that run at the same time; further ones wait in line.")
+    jobs_waiting: int = setting(1000, "Jobs that may wait in line; a further submission is refused.")
+    sites_per_job: int = setting(200, "Sites that one job may name.")
+    streams: int = setting(500, "Streams and operators' calls that may be open at once.")
+    objects_per_site: int = setting(50_000_000, "Objects that one site may enrol in one job.")
+    columns_per_site: int = setting(10_000, "Columns that one site may enrol in one job.")
+    categories_per_column: int = setting(100_000, "Categories that one column may have.")
+    round_bytes: int = setting(
+        4 * 2**30, "Bytes of the totals of one round of one job; a job that needs more is refused."
+    )
+
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            if value < 1:
+                raise ConfigError(f"limits.{key} is a whole number of at least 1")

@@ -1,0 +1,300 @@
+"""The coordinator's state: connected sites and jobs. Every method is an event; it returns instructions.
+
+Nothing here waits, connects or looks at a clock. Errors that are the caller's (a job that cannot be, a frame that no
+site should send) are raised as CeError before anything has changed, or returned as `Close`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ce.errors import (
+    AlreadyExists,
+    ConfigError,
+    InputError,
+    LimitReached,
+    MessageError,
+    NotAllowed,
+    NotDone,
+    Replaced,
+    UnknownJob,
+    VersionMismatch,
+)
+from ce.identity.names import check_name
+from ce.job import Job
+from ce.models.jobs import model_without_labels
+from ce.transport.wire import PROTOCOL
+from ce_coordinator.core.instructions import Close, Instruction, Note, SaveJob, SaveSite, Send, Session
+from ce_coordinator.core.job_run import JobRun, ended_frame
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.store.records import JobRecord, SiteRecord
+from ce_proto.v1 import site_pb2 as pb
+
+_LONGEST_TOKEN = 100
+_INSTANCE_SIZE = 16
+_MOST_HELD = 10_000
+
+
+@dataclass
+class Connection:
+    """A site's open stream."""
+
+    session: Session
+    site: str
+    fingerprint: str
+    software: str
+    last_seen: float
+
+
+class Machine:
+    """All that the coordinator knows."""
+
+    def __init__(
+        self,
+        name: str,
+        software: str,
+        limits: Limits,
+        min_cluster: int,
+        jobs: Iterable[JobRecord] = (),
+        sites: Iterable[SiteRecord] = (),
+    ) -> None:
+        self.name = name
+        self.records: dict[str, JobRecord] = {record.name: record for record in jobs}
+        self.sites: dict[str, SiteRecord] = {record.name: record for record in sites}
+        self.connections: dict[str, Connection] = {}  # by site
+        self.runs: dict[str, JobRun] = {}
+        self._software = software
+        self._limits = limits
+        self._min_cluster = min_cluster
+        self._by_session: dict[Session, Connection] = {}
+        self._sessions: dict[str, Session] = {}  # by site, for runs
+        unfinished = [record for record in self.records.values() if not record.ended]
+        self._line: deque[JobRecord] = deque(sorted(unfinished, key=lambda record: record.submitted_at))
+
+    # Time.
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `tick` is due, if nothing happens before."""
+        return min((run.deadline for run in self.runs.values()), default=None)
+
+    def start(self, now: float) -> list[Instruction]:
+        """The coordinator begins: jobs that a former one left unfinished begin again."""
+        return self._admit(now)
+
+    def tick(self, now: float) -> list[Instruction]:
+        return self._after([step for run in list(self.runs.values()) for step in run.tick(now)], now)
+
+    # Sites.
+
+    def connected(self, session: Session, site: str, fingerprint: str, hello: pb.Hello, now: float) -> list[Instruction]:
+        """A site has said Hello; `site` and `fingerprint` are those of its certificate."""
+        welcome = self.probed(site, hello, now)
+        steps: list[Instruction] = []
+        former = self.connections.get(site)
+        if former is not None:
+            del self._by_session[former.session]
+            steps.append(Close(former.session, Replaced(f"site {site} has connected again")))
+        connection = Connection(session, site, fingerprint, _printable(hello.software[:50]), now)
+        self.connections[site] = self._by_session[session] = connection
+        self._sessions[site] = session
+        known = self.sites.get(site)
+        record = SiteRecord(site, fingerprint, now if known is None else known.first_seen or now, now)
+        self.sites[site] = record
+        steps += [
+            SaveSite(record),
+            Note("info", "site connected", {"site": site, "fingerprint": fingerprint}),
+            Send(session, [welcome]),
+        ]
+        held = {entry.job: entry.epoch for entry in hello.held}
+        steps += [Send(session, [self._over(job, epoch)]) for job, epoch in held.items() if job not in self.runs]
+        for run in list(self.runs.values()):
+            if site in run.roster:
+                steps += run.connected(site, held.get(run.job.name), now)
+        return self._after(steps, now)
+
+    def probed(self, site: str, hello: pb.Hello, now: float) -> pb.CoordinatorFrame:
+        """The answer to a Hello that can be accepted."""
+        if hello.site != site:
+            raise NotAllowed(f"the certificate of this connection is that of site {site}, not of the name it gives")
+        if hello.protocol != PROTOCOL:
+            raise VersionMismatch(
+                f"site {site} speaks version {hello.protocol} of the protocol, this coordinator version {PROTOCOL}: "
+                "install the same release at both ends"
+            )
+        if len(hello.instance) != _INSTANCE_SIZE or len(hello.held) > _MOST_HELD:
+            raise MessageError("hello: instance is 16 bytes, and held not endless")
+        welcome = pb.Welcome(coordinator=self.name, protocol=PROTOCOL, software=self._software, time_s=now)
+        return pb.CoordinatorFrame(welcome=welcome)
+
+    def disconnected(self, session: Session, reason: str, now: float) -> list[Instruction]:
+        """A stream has ended, by whomever. One that was replaced is known already."""
+        connection = self._by_session.pop(session, None)
+        if connection is None:
+            return []
+        site = connection.site
+        del self.connections[site], self._sessions[site]
+        record = self.sites[site] = SiteRecord(site, connection.fingerprint, self.sites[site].first_seen, now)
+        steps: list[Instruction] = [SaveSite(record)]
+        steps.append(Note("info", "site disconnected", {"site": site, "reason": reason}))
+        return steps + [step for run in self.runs.values() if site in run.roster for step in run.disconnected()]
+
+    def received(self, session: Session, frame: pb.SiteFrame, now: float) -> list[Instruction]:
+        """A frame after Hello."""
+        connection = self._by_session.get(session)
+        if connection is None:
+            return []  # from a stream that was just replaced
+        connection.last_seen = now
+        kind = frame.WhichOneof("frame")
+        try:
+            if kind is None or kind == "hello":
+                raise MessageError("frame: empty, or a second hello")
+            if kind == "goodbye":
+                return []
+            return self._after(self._of_a_job(connection, kind, getattr(frame, kind), now), now)
+        except MessageError as error:
+            note = Note("warning", "message refused", {"site": connection.site, "reason": str(error)})
+            return [note, Close(session, error)]
+
+    def computed(self, job: str, epoch: int, result: Any, now: float) -> list[Instruction]:
+        """Work that a `Compute` asked for has ended, with a result or an exception."""
+        run = self.runs.get(job)
+        if run is None or run.epoch != epoch:
+            return []
+        return self._after(run.computed(result, now), now)
+
+    # Operators.
+
+    def know(self, issued: Mapping[str, str]) -> None:
+        """Sites that have a certificate, with its fingerprint, are known before they first connect."""
+        for name, fingerprint in issued.items():
+            self.sites.setdefault(name, SiteRecord(name, fingerprint, 0.0, 0.0))
+
+    def forget(self, name: str) -> None:
+        """A job that could not be recorded was never submitted."""
+        self.records.pop(name, None)
+        self.runs.pop(name, None)
+        self._line = deque(record for record in self._line if record.name != name)
+
+    def submit(self, definition: bytes, token: str, operator: str, now: float) -> tuple[JobRecord, list[Instruction]]:
+        """A job, as JSON. The same token and definition again change nothing."""
+        job = Job.from_definition(definition)
+        definition = job.definition()
+        if not 0 < len(token) <= _LONGEST_TOKEN:
+            raise InputError("a token is a text of 1 to 100 characters")
+        for record in self.records.values():
+            if record.token == token:
+                if record.definition == definition:
+                    return record, []
+                raise AlreadyExists("this token was used for another job: choose a new one")
+        if job.name in self.records:
+            raise AlreadyExists(f"a job named {job.name!r} exists: give this one another name")
+        self._check(job)
+        if len(self._line) >= self._limits.jobs_waiting:
+            raise LimitReached(f"{len(self._line):,} jobs are waiting (limits.jobs_waiting): submit again later")
+        record = JobRecord(job.name, token, operator, definition, "submitted", 0, now, now)
+        self.records[job.name] = record
+        self._line.append(record)
+        note = Note("info", "job submitted", {"job": job.name, "operator": operator, "model": job.model})
+        steps = [SaveJob(record), note, *self._admit(now)]
+        return self.records[job.name], steps
+
+    def cancel(self, name: str, operator: str, now: float) -> list[Instruction]:
+        record = self.record(name)
+        if record.ended:
+            return []
+        if name in self.runs:
+            return self._after(self.runs[name].cancel(operator, now), now)
+        self._line.remove(record)
+        run = JobRun(record, self._limits, self._min_cluster, self._sessions)
+        steps = run.cancel(operator, now)
+        self.records[name] = run.record
+        return steps
+
+    def record(self, name: str) -> JobRecord:
+        if name not in self.records:
+            raise UnknownJob(f"no job is named {name[:100]!r}{_hint(name, self.records)}")
+        return self.records[name]
+
+    def result(self, name: str) -> bytes:
+        record = self.record(name)
+        if record.state != "done":
+            raise NotDone(f"job {name!r} is {record.state}: only a job that is done has a result")
+        return record.result
+
+    # How.
+
+    def _check(self, job: Job) -> None:
+        """What a job over a network needs beyond being a job."""
+        if not job.sites:
+            raise ConfigError('sites is missing: name the sites that take part, like sites = ["north", "south"]')
+        if len(job.sites) > self._limits.sites_per_job:
+            raise ConfigError(f"sites names more than {self._limits.sites_per_job} sites (limits.sites_per_job)")
+        for site in job.sites:
+            check_name(site)
+            if site not in self.sites:
+                raise InputError(
+                    f"site {site!r} is not known here{_hint(site, self.sites)}: sites become known when their "
+                    "certificate is signed (ce-coordinator sign)"
+                )
+        model_without_labels(job)
+        if job.privacy != "plain":
+            raise ConfigError(
+                f'privacy = "{job.privacy}" is not available in this version: write privacy = "plain", '
+                "where the coordinator sees each site's sums"
+            )
+        if job.on_dropout == "continue":
+            raise ConfigError('on_dropout = "continue" is not available in this version: use "wait" or "fail"')
+
+    def _of_a_job(self, connection: Connection, kind: str, message: Any, now: float) -> list[Instruction]:
+        run = self.runs.get(message.job)
+        if run is None:
+            if kind == "more":
+                return []
+            return [Send(connection.session, [self._over(message.job, message.epoch)])]
+        if connection.site not in run.roster:
+            raise MessageError("job: this site is not in it")
+        if message.epoch < run.epoch:
+            return []  # was on its way when the epoch ended
+        if message.epoch > run.epoch:
+            raise MessageError("epoch: has not begun")
+        return run.received(connection.site, connection.fingerprint, kind, message, now)
+
+    def _over(self, job: str, epoch: int) -> pb.CoordinatorFrame:
+        record = self.records.get(job)
+        if record is not None and record.ended:
+            return ended_frame(record)
+        if record is not None:  # waits in line; whatever the site has of it is of a former coordinator
+            return pb.CoordinatorFrame(ended=pb.Ended(job=job, epoch=epoch, state="cancelled", reason="begins again"))
+        reason = "the coordinator does not know this job"
+        return pb.CoordinatorFrame(ended=pb.Ended(job=job[:100], epoch=epoch, state="cancelled", reason=reason))
+
+    def _admit(self, now: float) -> list[Instruction]:
+        steps: list[Instruction] = []
+        while self._line and len(self.runs) < self._limits.jobs_at_once:
+            record = self._line.popleft()
+            run = self.runs[record.name] = JobRun(record, self._limits, self._min_cluster, self._sessions)
+            steps += run.begin(now)
+            self.records[record.name] = run.record
+        return steps
+
+    def _after(self, steps: list[Instruction], now: float) -> list[Instruction]:
+        """Take over what runs have recorded; a job that ended makes room for the next."""
+        for name, run in list(self.runs.items()):
+            self.records[name] = run.record
+            if run.record.ended:
+                del self.runs[name]
+        return steps + self._admit(now)
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _printable(text: str) -> str:
+    return "".join(c for c in text if c.isprintable())

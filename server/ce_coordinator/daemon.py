@@ -1,0 +1,123 @@
+"""`ce-coordinator serve`: the machine, its store and its services, from start to a clean stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import Encoding
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
+
+from ce import __version__
+from ce.errors import ConfigError, InputError, Unreachable
+from ce.identity.certificates import (
+    check_issuer,
+    check_matches_key,
+    check_validity,
+    fingerprint,
+    identity_of,
+    read_certificate,
+)
+from ce.identity.denied import DenyList
+from ce.identity.keys import pem, read_key
+from ce.logs import fields
+from ce.transport.tls import Credentials, make_server
+from ce_coordinator.access import Access
+from ce_coordinator.conductor import Conductor
+from ce_coordinator.config import PASSPHRASE_VARIABLE, CoordinatorSettings
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.operators import OperatorService
+from ce_coordinator.sites import SiteService
+from ce_coordinator.store.sqlite import SqliteStore
+from ce_proto.v1 import operator_pb2, operator_pb2_grpc, site_pb2, site_pb2_grpc
+
+log = logging.getLogger("ce_coordinator")
+
+#: Calls that are under way when the daemon stops may end within this.
+GRACE_S = 1.0
+
+
+def open_credentials(settings: CoordinatorSettings, now: datetime | None = None) -> tuple[str, Credentials]:
+    """The coordinator's name, key and certificate. Raises ConfigError with what to do."""
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    given = None if passphrase is None else passphrase.encode()
+    key = read_key(settings.key, given, hint=f"set {PASSPHRASE_VARIABLE}")
+    certificate = read_certificate(settings.certificate)
+    authority = read_certificate(settings.authority / "ca.pem")
+    check_matches_key(certificate, key)
+    check_issuer(certificate, authority)
+    check_validity(certificate, now or datetime.now(UTC), f"the certificate {settings.certificate}")
+    identity = identity_of(certificate, str(settings.certificate))
+    if identity.role != "coordinator":
+        raise ConfigError(f"{settings.certificate} is the certificate of {identity}, not of a coordinator")
+    roots = authority.public_bytes(Encoding.PEM)
+    return identity.name, Credentials(pem(key), certificate.public_bytes(Encoding.PEM), roots)
+
+
+def issued_sites(authority: Path) -> dict[str, str]:
+    """Sites that have a certificate, and the fingerprints of their keys; needs no private key of the authority."""
+    found: dict[str, str] = {}
+    for path in sorted((authority / "issued").glob("site-*.pem")):
+        certificate = read_certificate(path)
+        found[identity_of(certificate, str(path)).name] = fingerprint(certificate)
+    return found
+
+
+async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] = lambda port: None) -> None:
+    """Until SIGTERM or SIGINT. `on_ready` is told the port."""
+    name, credentials = open_credentials(settings)
+    access = Access(DenyList(settings.denied))
+    store = SqliteStore(settings.store)
+    try:
+        machine = Machine(name, __version__, settings.limits, settings.min_cluster, store.jobs(), store.sites())
+        machine.know(issued_sites(settings.authority))
+        conductor = Conductor(machine, store, settings.threads)
+        server, port, health = _server(settings, credentials, conductor, access)
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        await server.start()
+        conductor.start()
+        log.info("listening", extra=fields(address=settings.listen, port=port, coordinator=name))
+        on_ready(port)
+        await stopping.wait()
+        log.info("stopping")
+        await health.enter_graceful_shutdown()
+        await conductor.stop(Unreachable("the coordinator is stopping: connect again"))
+        await server.stop(GRACE_S)
+    finally:
+        store.close()
+    log.info("stopped")
+
+
+def _server(
+    settings: CoordinatorSettings, credentials: Credentials, conductor: Conductor, access: Access
+) -> tuple[Any, int, Any]:
+    try:
+        server, port = make_server(credentials, settings.listen, most_rpcs=settings.limits.streams)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen at {settings.listen}: the port may be in use, or the address not be one of this machine; "
+            "change listen in the configuration, or stop what is there"
+        ) from error
+    site_pb2_grpc.add_SiteServiceServicer_to_server(SiteService(conductor, access), server)
+    operators = OperatorService(conductor, access, lambda: issued_sites(settings.authority))
+    operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
+    health = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+    services = [
+        site_pb2.DESCRIPTOR.services_by_name["SiteService"].full_name,
+        operator_pb2.DESCRIPTOR.services_by_name["OperatorService"].full_name,
+        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+        reflection.SERVICE_NAME,
+    ]
+    reflection.enable_server_reflection(services, server)
+    return server, port, health

@@ -1,0 +1,101 @@
+"""SiteService: one handler per stream, which only carries frames between gRPC and the conductor."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import Any
+
+import grpc
+
+from ce.errors import CeError, MessageError, Unreachable
+from ce.logs import fields
+from ce.transport.status import to_status
+from ce_coordinator.access import Access, Caller
+from ce_coordinator.conductor import Conductor, Outgoing
+from ce_proto.v1 import site_pb2 as pb
+from ce_proto.v1 import site_pb2_grpc
+
+log = logging.getLogger("ce_coordinator.sites")
+
+#: A stream that does not say Hello within this is closed.
+HELLO_S = 10.0
+
+
+class SiteService(site_pb2_grpc.SiteServiceServicer):
+    """See proto/ce_proto/v1/site.proto."""
+
+    def __init__(self, conductor: Conductor, access: Access) -> None:
+        self._conductor = conductor
+        self._access = access
+        self._numbers = itertools.count(1)
+
+    async def Connect(self, frames: Any, context: Any) -> None:  # noqa: N802 (gRPC's name)
+        try:
+            caller = self._access.admit(context, "site")
+            hello = await self._hello(context)
+            if hello.probe:
+                await context.write(self._conductor.machine.probed(caller.name, hello, self._conductor.now()))
+                return
+            session = next(self._numbers)
+            stream = self._conductor.opened(session)
+            reason = "the stream broke"
+            try:
+                machine, now = self._conductor.machine, self._conductor.now()
+                steps = machine.connected(session, caller.name, caller.fingerprint, hello, now)
+                self._conductor.carry_out(steps)
+                reason = await self._carry(session, stream, caller, context)
+            except CeError as error:
+                reason = str(error)
+                raise
+            finally:
+                self._conductor.ended(session, reason)
+        except CeError as error:
+            await self._refuse(error, context)
+
+    async def _hello(self, context: Any) -> pb.Hello:
+        try:
+            frame = await asyncio.wait_for(context.read(), HELLO_S)
+        except TimeoutError as error:
+            raise MessageError("hello: did not come in time") from error
+        if frame is grpc.aio.EOF or frame.WhichOneof("frame") != "hello":
+            raise MessageError("hello: must be the first frame")
+        return frame.hello  # type: ignore[no-any-return]
+
+    async def _carry(self, session: int, stream: Outgoing, caller: Caller, context: Any) -> str:
+        """Until the stream ends; returns why, or raises the error that it is to be closed with."""
+        reading = asyncio.create_task(self._read(session, caller, context))
+        writing = asyncio.create_task(self._write(stream, context))
+        try:
+            await asyncio.wait({reading, writing, stream.closed}, return_when=asyncio.FIRST_COMPLETED)
+            if stream.closed.done():
+                raise stream.closed.result()
+            if reading.done():
+                return reading.result()
+            writing.result()
+            return "the stream broke"
+        finally:
+            reading.cancel()
+            writing.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+
+    async def _read(self, session: int, caller: Caller, context: Any) -> str:
+        conductor = self._conductor
+        while (frame := await context.read()) is not grpc.aio.EOF:
+            self._access.check(caller)
+            conductor.carry_out(conductor.machine.received(session, frame, conductor.now()))
+            if frame.WhichOneof("frame") == "goodbye":
+                return "the site said goodbye"
+        return "the site closed the stream"
+
+    async def _write(self, stream: Outgoing, context: Any) -> None:
+        while True:
+            for frame in await stream.frames.get():
+                await context.write(frame)
+
+    async def _refuse(self, error: CeError, context: Any) -> None:
+        code, details, trailer = to_status(error)
+        if not isinstance(error, Unreachable):
+            log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
+        await context.abort(code, details, trailer)

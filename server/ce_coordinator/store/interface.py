@@ -1,0 +1,44 @@
+"""What every store does. A record that `save_job` or `save_site` returned from survives the end of the process."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ce.errors import InputError, JobFailed
+from ce_coordinator.store.records import JobRecord, SiteRecord
+
+
+class StoreFailed(JobFailed):
+    """The disk did not take or give back a record. The record is as it was before, and the store can be used on."""
+
+
+class TokenTaken(InputError):
+    """The token of a submission belongs to a job of another name."""
+
+    def __init__(self) -> None:
+        super().__init__("this submission token already belongs to another job: submit again with a new token")
+
+
+class Store(Protocol):
+    """Records by name. Threads may share one; after `close` everything else raises StoreFailed."""
+
+    def save_job(self, record: JobRecord) -> None:
+        """Insert the job, or replace the one of that name. Changes nothing if it raises TokenTaken or StoreFailed."""
+
+    def job(self, name: str) -> JobRecord | None:
+        """The job of that name."""
+
+    def job_by_token(self, token: str) -> JobRecord | None:
+        """The job that was submitted with that token."""
+
+    def jobs(self) -> list[JobRecord]:
+        """All jobs: the newest submission first, those of the same moment by name."""
+
+    def save_site(self, record: SiteRecord) -> None:
+        """Insert the site, or replace the one of that name. Changes nothing if it raises StoreFailed."""
+
+    def sites(self) -> list[SiteRecord]:
+        """All sites, by name."""
+
+    def close(self) -> None:
+        """Let go of the files. To close twice is to close once."""

@@ -1,0 +1,197 @@
+"""A coordinator's brain and its sites on one table: the whole protocol, frame by frame, without a socket.
+
+Frames are serialised and parsed on the way, like on a stream. A `Table` can lose a site's stream, or its memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ce_client.config import ClientSettings, Labels
+from ce_client.participant import Participant
+from ce_client.resources import Resources
+from ce_coordinator.core.instructions import Changed, Close, Compute, Instruction, Note, SaveJob, SaveSite, Send
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.store.memory import MemoryStore
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ce.identity.authority import Authority
+from ce.identity.certificates import fingerprint
+from ce.identity.keys import make_key, write_key
+from ce.identity.names import Identity
+from ce.identity.peers import Peers
+from ce.transport.wire import PROTOCOL
+from ce_proto.v1 import site_pb2 as pb
+
+
+def make_sites(
+    directory: Path,
+    label_files: Mapping[str, Path],
+    secrets: Mapping[str, bytes] | None = None,
+    *,
+    authority: Authority | None = None,
+    policy: str = 'weakest_privacy = "plain"\nmin_sites = 1\n',
+    coordinator: str = "localhost:1",
+) -> dict[str, ClientSettings]:
+    """Directories of sites with keys, certificates, pins and a permissive policy."""
+    now = datetime.now(UTC)
+    authority = authority or Authority.create(directory / "authority", now)
+    settings: dict[str, ClientSettings] = {}
+    prints: dict[str, str] = {}
+    for site, labels in label_files.items():
+        home = directory / site
+        home.mkdir()
+        key = make_key()
+        write_key(home / "site.key", key)
+        certificate = authority.issue(Identity("site", site), key, now)
+        (home / "site.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+        (home / "ca.pem").write_bytes(authority.certificate.public_bytes(Encoding.PEM))
+        (home / "policy.toml").write_text(policy)
+        secret = (secrets or {}).get(site, os.urandom(32))
+        (home / "secret").touch(mode=0o600)
+        (home / "secret").write_text(secret.hex())
+        prints[site] = fingerprint(certificate)
+        (home / "client.toml").write_text(
+            f'name = "{site}"\ncoordinator = "{coordinator}"\n[labels]\nfile = "{labels}"\n'
+        )
+        settings[site] = ClientSettings.read(home / "client.toml")
+    for site in label_files:
+        peers = Peers.read(directory / site / "peers.toml")
+        for peer, own in prints.items():
+            if peer != site:
+                peers.trust(peer, own)
+    return settings
+
+
+@dataclass
+class Seat:
+    """A site at the table."""
+
+    resources: Resources
+    session: int | None = None
+    participants: dict[str, Participant] = field(default_factory=dict)
+
+
+class Table:
+    """Coordinator and sites. `step` passes one frame on; `run` goes on until nothing moves."""
+
+    def __init__(self, sites: Mapping[str, ClientSettings], limits: Limits | None = None) -> None:
+        self.now = 1000.0
+        self.store = MemoryStore()
+        self.machine = Machine("table", "test", limits or Limits(), 1)
+        self.seats = {name: Seat(Resources.open(settings)) for name, settings in sites.items()}
+        self.machine.know({name: fingerprint(seat.resources.certificate) for name, seat in self.seats.items()})
+        self.down: dict[str, deque[bytes]] = {name: deque() for name in self.seats}
+        self.up: deque[tuple[int, bytes]] = deque()
+        self.notes: list[Note] = []
+        self.closed: list[tuple[str, str]] = []
+        self.up_recording: list[bytes] = []
+        self._sessions: dict[int, str] = {}
+        self._numbers = 0
+        self.do(self.machine.start(self.now))
+
+    def connect(self, *sites: str) -> None:
+        for site in sites or self.seats:
+            seat = self.seats[site]
+            self._numbers += 1
+            seat.session = self._numbers
+            self._sessions[seat.session] = site
+            self.down[site].clear()
+            hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16))
+            for job, participant in seat.participants.items():
+                participant.disconnected()
+                hello.held.add(job=job, epoch=participant.epoch)
+            own = fingerprint(seat.resources.certificate)
+            self.do(self.machine.connected(seat.session, site, own, hello, self.now))
+
+    def lose_stream(self, site: str) -> None:
+        session = self.seats[site].session
+        assert session is not None
+        self.up = deque((s, frame) for s, frame in self.up if s != session)
+        self.down[site].clear()
+        self.seats[site].session = None
+        self.do(self.machine.disconnected(session, "lost", self.now))
+
+    def lose_memory(self, site: str) -> None:
+        self.seats[site].participants.clear()
+
+    def submit(self, definition: bytes, token: str = "token") -> None:
+        _, steps = self.machine.submit(definition, token, "olga", self.now)
+        self.do(steps)
+
+    def do(self, steps: list[Instruction]) -> None:
+        for step in steps:
+            match step:
+                case Send(session, frames):
+                    site = self._sessions[session]
+                    if self.seats[site].session == session:
+                        self.down[site].extend(frame.SerializeToString() for frame in frames)
+                case Close(session, error):
+                    site = self._sessions[session]
+                    self.closed.append((site, str(error)))
+                    if self.seats[site].session == session:
+                        self.lose_stream(site)
+                case Compute(job, epoch, _, work):
+                    try:
+                        result: Any = work()
+                    except Exception as error:
+                        result = error
+                    self.do(self.machine.computed(job, epoch, result, self.now))
+                case SaveJob(record):
+                    self.store.save_job(record)
+                case SaveSite(record):
+                    self.store.save_site(record)
+                case Note():
+                    self.notes.append(step)
+                case Changed():
+                    pass
+
+    def deliver_down(self, site: str) -> None:
+        """One frame reaches a site, which may answer."""
+        seat = self.seats[site]
+        frame = pb.CoordinatorFrame.FromString(self.down[site].popleft())
+        kind = frame.WhichOneof("frame")
+        assert kind is not None
+        message = getattr(frame, kind)
+        if kind == "welcome":
+            return
+        if kind == "ended":
+            seat.participants.pop(message.job, None)
+            return
+        participant = seat.participants.get(message.job)
+        if kind == "offer" and (participant is None or participant.epoch < message.epoch):
+            participant = seat.participants[message.job] = Participant(message, "table", seat.resources)
+        if participant is None or participant.epoch != message.epoch:
+            return
+        for reply in participant.receive(kind, message):
+            assert seat.session is not None
+            self.up.append((seat.session, reply.SerializeToString()))
+
+    def deliver_up(self) -> None:
+        session, frame = self.up.popleft()
+        self.up_recording.append(frame)
+        self.do(self.machine.received(session, pb.SiteFrame.FromString(frame), self.now))
+
+    def step(self) -> bool:
+        """Whether anything was on its way."""
+        if self.up:
+            self.deliver_up()
+            return True
+        for site, frames in self.down.items():
+            if frames and self.seats[site].session is not None:
+                self.deliver_down(site)
+                return True
+        return False
+
+    def run(self, most: int = 100_000) -> None:
+        for _ in range(most):
+            if not self.step():
+                return
+        raise AssertionError("the table never came to rest")
