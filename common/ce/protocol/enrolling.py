@@ -9,17 +9,18 @@ from typing import Literal
 
 from ce.labels import Column, LabelTable
 from ce.privacy.pseudonyms import pseudonyms, tokens
-from ce.protocol.topology import ColumnClaim, Enrolment
+from ce.protocol.topology import Categories, ColumnClaim, Enrolment
 
 
 def enrolment(table: LabelTable, votes: bool, job_key: bytes | None = None) -> Enrolment:
     """A table's objects, and the columns that the model uses (classifiers where it takes `votes`)."""
     columns = table.columns if votes else table.clusterings
     if job_key is None:
-        return Enrolment(table.ids, tuple(_claim(column, column) for column in columns))
+        return Enrolment(table.ids, tuple(_claim(column, column.categories) for column in columns))
     objects = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
-    hidden = {column.name: column for column in with_tokens(table, job_key).columns}
-    return Enrolment(objects, tuple(_claim(column, hidden[column.name]) for column in columns))
+    # The classes of classifiers are the job's, so that nobody needs to hear them again.
+    shown = {column.name: column.categories for column in with_tokens(table, job_key).clusterings}
+    return Enrolment(objects, tuple(_claim(column, shown.get(column.name, ())) for column in columns))
 
 
 def with_tokens(table: LabelTable, job_key: bytes) -> LabelTable:
@@ -35,8 +36,8 @@ def with_tokens(table: LabelTable, job_key: bytes) -> LabelTable:
     )
 
 
-def _claim(column: Column, shown: Column) -> ColumnClaim:
-    return ColumnClaim(column.name, column.kind, column.soft, shown.categories, _written(column))
+def _claim(column: Column, shown: Categories) -> ColumnClaim:
+    return ColumnClaim(column.name, column.kind, column.soft, shown, _written(column))
 
 
 def _written(column: Column) -> Literal["integers", "text"] | None:

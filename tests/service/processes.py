@@ -1,0 +1,248 @@
+"""A coordinator and sites as real processes over mutual TLS on the loopback interface, for tests and benchmarks.
+
+    with Deployment(directory, ["north", "south"]) as deployment:
+        deployment.write_labels("north", table)
+        status = deployment.run(ce.Job(name="a", clusters=3, sites=("north", "south"), privacy="plain"))
+
+Nothing here sleeps: a log line is waited for on a condition, with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import numpy as np
+from ce_coordinator.cli.calling import call
+from ce_coordinator.config import CoordinatorSettings
+from cryptography.hazmat.primitives.serialization import Encoding
+from tabletop import make_sites
+
+import ce
+from ce.identity.authority import Authority
+from ce.identity.keys import make_key, write_key
+from ce.identity.names import Identity
+from ce_proto.v1 import operator_pb2 as pb
+
+PATIENCE_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Process:
+    """A daemon, and the events that it has logged."""
+
+    def __init__(self, module: str, arguments: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.raw: list[str] = []
+        self._changed = threading.Condition()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_for(self, event: str, patience_s: float = PATIENCE_S, **fields: Any) -> dict[str, Any]:
+        """The first logged event of this name with these fields; a text field need only be contained."""
+
+        def find() -> dict[str, Any] | None:
+            for entry in self.events:
+                if entry["event"] == event and all(str(v) in str(entry.get(k, "")) for k, v in fields.items()):
+                    return entry
+            return None
+
+        deadline = time.monotonic() + patience_s
+        with self._changed:
+            while (found := find()) is None:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._reader.is_alive():
+                    raise AssertionError(f"no event {event!r} {fields}; the log is\n" + "\n".join(self.raw))
+                self._changed.wait(min(left, 1.0))
+        return found
+
+    def stop(self, number: int = signal.SIGTERM, patience_s: float = PATIENCE_S) -> int:
+        """Ask it to stop, or kill it; returns its exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+        return self.end(patience_s)
+
+    def end(self, patience_s: float = PATIENCE_S) -> int:
+        """Wait for its end; returns its exit code."""
+        code = self._process.wait(patience_s)
+        self._reader.join(PATIENCE_S)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        return code
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                entry = {"event": "", "text": line}
+            with self._changed:
+                self.raw.append(line.rstrip())
+                self.events.append(entry)
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+
+class Deployment:
+    """One coordinator and its sites, each in a directory of its own below `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        sites: Iterable[str],
+        secrets: Mapping[str, bytes] | None = None,
+        *,
+        configuration: str = "",
+    ) -> None:
+        self.directory = directory
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        now = datetime.now(UTC)
+        hub = self.hub = directory / "hub"
+        self.authority = Authority.create(hub / "authority", now)
+        for file, identity in (
+            ("coordinator", Identity("coordinator", "hub")),
+            ("operator", Identity("operator", "olga")),
+        ):
+            key = make_key()
+            write_key(hub / f"{file}.key", key)
+            certificate = self.authority.issue(identity, key, now)
+            (hub / f"{file}.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+        (hub / "coordinator.toml").write_text(
+            f'listen = "{self.address}"\nmin_cluster = 1\n{configuration}\n[operator]\naddress = "{self.address}"\n'
+        )
+        self.settings = CoordinatorSettings.read(hub / "coordinator.toml")
+        labels = {site: directory / f"{site}.csv" for site in sites}
+        self.sites = make_sites(
+            directory, labels, secrets, authority=self.authority, coordinator=self.address
+        )
+        self.processes: dict[str, Process] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start("hub")
+            for site in self.sites:
+                self.start(site)
+            for site in self.sites:
+                self.processes[site].wait_for("connected")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, name: str, environment: Mapping[str, str] | None = None) -> Process:
+        """Start the coordinator ("hub") or a site."""
+        if name == "hub":
+            process = Process("ce_coordinator.cli.main", ["serve", "--config", str(self.hub)], environment)
+            self.processes[name] = process
+            process.wait_for("listening")
+        else:
+            arguments = ["run", "--config", str(self.directory / name)]
+            process = self.processes[name] = Process("ce_client.cli.main", arguments, environment)
+        return process
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.stop(signal.SIGKILL)
+
+    # Jobs.
+
+    def write_labels(self, site: str, table: ce.LabelTable) -> None:
+        """A site's label file, as the product reads it."""
+        write_labels(self.directory / f"{site}.csv", table)
+
+    def ask(self, ask: Callable[[Any, float], Any]) -> Any:
+        """One call as the operator."""
+        return call(self.settings, ask)
+
+    def submit(self, job: ce.Job) -> pb.JobStatus:
+        request = pb.SubmitJobRequest(token=uuid4().hex, definition=job.definition())
+        status: pb.JobStatus = self.ask(lambda stub, timeout: stub.SubmitJob(request, timeout=timeout))
+        return status
+
+    def wait(self, job: str, patience_s: float = PATIENCE_S) -> pb.JobStatus:
+        """The job's status when it is over."""
+
+        async def watch(stub: Any, timeout: float) -> pb.JobStatus:
+            last = pb.JobStatus()
+            async with asyncio.timeout(patience_s):
+                async for last in stub.WatchJob(pb.WatchJobRequest(job=job)):
+                    pass
+            return last
+
+        return self.ask(watch)  # type: ignore[no-any-return]
+
+    def run(self, job: ce.Job, patience_s: float = PATIENCE_S) -> pb.JobStatus:
+        self.submit(job)
+        return self.wait(job.name, patience_s)
+
+    def result(self, job: str) -> dict[str, Any]:
+        request = pb.GetResultRequest(job=job)
+        answer = self.ask(lambda stub, timeout: stub.GetResult(request, timeout=timeout))
+        report: dict[str, Any] = json.loads(answer.report)
+        return report
+
+    def consensus(self, site: str, job: str) -> tuple[list[str], list[str], np.ndarray]:
+        """A site's result: ids, labels, memberships."""
+        with (self.directory / site / "results" / job / "consensus.csv").open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))[1:]
+        memberships = np.array([[float(value) for value in row[3:]] for row in rows])
+        return [row[0] for row in rows], [row[1] for row in rows], memberships
+
+
+def write_labels(path: Path, table: ce.LabelTable) -> None:
+    """A label file as docs/formats.md says; soft columns become one column per category."""
+    header: list[str] = ["id"]
+    columns: list[list[object]] = []
+    for column in table.columns:
+        prefix = "clf:" if column.kind == "classifier" else ""
+        if column.codes is not None:
+            header.append(prefix + column.name)
+            columns.append(["" if code < 0 else column.categories[code] for code in column.codes])
+            continue
+        assert column.probabilities is not None
+        for at, category in enumerate(column.categories):
+            header.append(f"{prefix or 'soft:'}{column.name}={category}")
+            columns.append(["" if np.isnan(p) else repr(float(p)) for p in column.probabilities[:, at]])
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(zip(table.ids, *columns, strict=True))
