@@ -5,14 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow check format bench clean
+.PHONY: help demo test test-slow check format proto bench clean
 
 help:
-	@echo "make demo       run the main job on the example labels"
+	@echo "make demo       a coordinator and four sites, as processes over mutual TLS, on the example labels"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take minutes"
 	@echo "make check      lint, format check, types, import rules"
 	@echo "make format     format the code"
+	@echo "make proto      generate the stubs of the wire contract again"
 	@echo "make bench      benchmarks: ratios measured in one run"
 
 $(READY): pyproject.toml
@@ -22,8 +23,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY)
-	@$(BIN)/ce simulate examples/north.csv examples/east.csv examples/south.csv examples/west.csv \
-		--clusters 5 --seed 7 --truth examples/truth.csv --out build/demo
+	@$(BIN)/python examples/demo.py --out build/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2
@@ -36,9 +36,14 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+
+proto: $(READY)
+	$(BIN)/python proto/generate.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_engine.py
+	$(BIN)/python benchmarks/bench_service.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

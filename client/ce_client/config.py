@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from ce.errors import ConfigError
 from ce.identity.names import check_name
-from ce.settings import REQUIRED, read_settings, setting
+from ce.settings import REQUIRED, check_address, read_settings, setting
 
 ENV_PREFIX = "CE_CLIENT_"
 #: Variables that are read elsewhere than in client.toml's keys.
 CONFIG_VARIABLE, PASSPHRASE_VARIABLE = "CE_CLIENT_CONFIG", "CE_CLIENT_KEY_PASSPHRASE"
 FILE_NAME = "client.toml"
+#: More threads than this would only wait for each other.
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -24,19 +27,19 @@ class Labels:
     classifiers: tuple[str, ...] = setting(
         (), "Names or patterns of columns that are classifiers, beside those named clf:NAME."
     )
-    noise: str = setting("missing", 'What a negative integer label means: "missing" (no label) or "keep" (a cluster).')
-
-    def __post_init__(self) -> None:
-        if self.noise not in ("missing", "keep"):
-            raise ConfigError('labels.noise is "missing" or "keep"')
+    noise: Literal["missing", "keep"] = setting(
+        "missing", 'What a negative integer label means: "missing" (no label) or "keep" (a cluster).'
+    )
 
 
 @dataclass(frozen=True)
 class Log:
     """What the daemon writes to standard error."""
 
-    level: str = setting("info", '"debug", "info", "warning" or "error".')
-    format: str = setting("auto", '"text", "json", or "auto": text on a terminal, JSON elsewhere.')
+    level: Literal["debug", "info", "warning", "error"] = setting("info", '"debug", "info", "warning" or "error".')
+    format: Literal["auto", "text", "json"] = setting(
+        "auto", '"text", "json", or "auto": text on a terminal, JSON elsewhere.'
+    )
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,11 @@ class ClientSettings:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        host, _, port = self.coordinator.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ConfigError("coordinator is host:port, like coordinator.example.org:8443")
-        if self.threads < 1 or self.largest_message < 1:
-            raise ConfigError("threads and largest_message are whole numbers of at least 1")
+        check_address("coordinator", self.coordinator)
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise ConfigError(f"threads is a whole number from 1 to {MOST_THREADS:,}")
+        if self.largest_message < 1:
+            raise ConfigError("largest_message is a whole number of at least 1")
 
     @classmethod
     def read(cls, path: Path) -> ClientSettings:

@@ -1,4 +1,4 @@
-"""The daemon: dials the coordinator, keeps one stream, lets each job's participant work, and dials again when it breaks.
+"""The daemon: dials the coordinator, keeps one stream, lets each job's participant work, dials again when it breaks.
 
 Messages of one job are worked on in order, on a thread; those of different jobs side by side. All queues are bounded:
 a site that is busy stops reading, and so the coordinator stops sending.
@@ -7,6 +7,7 @@ a site that is busy stops reading, and so the coordinator stops sending.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
@@ -51,28 +52,51 @@ class Worker:
         self.participant = participant
         self.messages: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(WAITING_FRAMES)
         self._daemon = daemon
+        self._working = False
         self._task = asyncio.create_task(self._work())
 
     def stop(self) -> None:
         self._task.cancel()
         self.participant.close()
 
+    async def take(self, kind: str, message: Any) -> None:
+        """A message has come. Light work is done at once, the rest waits its turn for a thread."""
+        if self.participant.light and self.messages.empty() and not self._working:
+            await self._send(self._daemon.stream, self.participant.receive(kind, message))
+        else:
+            await self.messages.put((kind, message))
+
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             kind, message = await self.messages.get()
+            self._working = True
             stream = self._daemon.stream
             frames = await loop.run_in_executor(self._daemon.pool, self.participant.receive, kind, message)
-            self._daemon.note(self.participant)
-            if stream is not None and stream is self._daemon.stream:
-                await stream.outgoing.put(frames)
+            self._working = False
+            await self._send(stream, frames)
+
+    async def _send(self, stream: Stream | None, frames: Iterable[pb.SiteFrame]) -> None:
+        self._daemon.note(self.participant)
+        if stream is not None and stream is self._daemon.stream:
+            await stream.send(frames)
 
 
 class Stream:
-    """One connection: what waits to go up."""
+    """One connection; the frames of one answer go up together, those of different jobs one answer after the other."""
 
-    def __init__(self) -> None:
-        self.outgoing: asyncio.Queue[Iterable[pb.SiteFrame]] = asyncio.Queue(2 * MOST_JOBS)
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._turn = asyncio.Lock()
+        self.broken = asyncio.Event()
+
+    async def send(self, frames: Iterable[pb.SiteFrame]) -> None:
+        async with self._turn:
+            try:
+                for frame in frames:
+                    await self._call.write(frame)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                self.broken.set()  # whoever reads finds out why
 
 
 class Daemon:
@@ -127,9 +151,9 @@ class Daemon:
             call = site_pb2_grpc.SiteServiceStub(channel).Connect()
             self._welcome(await say_hello(call, address, self._hello()))
             welcomed = True
-            stream = self.stream = Stream()
+            stream = self.stream = Stream(call)
             stopping = asyncio.create_task(self._stopping.wait())
-            tasks = {asyncio.create_task(self._read(call)), asyncio.create_task(_write(call, stream)), stopping}
+            tasks = {asyncio.create_task(self._read(call)), asyncio.create_task(stream.broken.wait()), stopping}
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
                 await call.write(pb.SiteFrame(goodbye=pb.Goodbye(reason="the site's daemon stops")))
@@ -190,7 +214,7 @@ class Daemon:
             worker = self._begin(message, worker)
         if worker is None or worker.participant.epoch != message.epoch:
             return  # of an attempt that is over
-        await worker.messages.put((kind, message))
+        await worker.take(kind, message)
 
     # Jobs.
 
@@ -218,7 +242,9 @@ class Daemon:
         if worker.participant.finished:
             named["results"] = str(self.settings.results / over.job)
         log.log(level, "job over", extra=fields(**named))
-        self._note(self._entry(worker.participant, over.state, over.reason, over.rule))
+        if worker.participant.refusal is None:
+            # What this site refused it knows better than it told anybody: that stays written down.
+            self._note(self._entry(worker.participant, over.state, over.reason, over.rule))
         self._noted.pop(over.job, None)
 
     def note(self, participant: Participant) -> None:
@@ -228,7 +254,7 @@ class Daemon:
             if self._noted.get(participant.job, Entry("", "", 0)).state != "refused":
                 log.error("job refused", exc_info=error, extra=fields(job=participant.job))
             self._note(self._entry(participant, "refused", str(error), getattr(error, "rule", "")))
-        elif participant.rounds_answered:
+        elif participant.rounds_answered and self._noted[participant.job].state == "offered":
             self._note(self._entry(participant, "running"))
 
     def _entry(self, participant: Participant, state: str, reason: str = "", rule: str = "") -> Entry:
@@ -241,9 +267,7 @@ class Daemon:
             pass
         rounds = participant.rounds_answered if state != "running" else 0
         sites, coordinator = attempt.roster, self._coordinator
-        return Entry(
-            attempt.job, state, attempt.epoch, model, privacy, sites, coordinator, 0.0, reason, rule, rounds
-        )
+        return Entry(attempt.job, state, attempt.epoch, model, privacy, sites, coordinator, 0.0, reason, rule, rounds)
 
     def _note(self, entry: Entry) -> None:
         if self._noted.get(entry.job) != entry:
@@ -261,16 +285,8 @@ class Daemon:
             log.log(level, "not connected; trying again", extra=fields(reason=str(error)))
 
     async def _pause(self, seconds: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
-        except TimeoutError:
-            pass
-
-
-async def _write(call: Any, stream: Stream) -> None:
-    while True:
-        for frame in await stream.outgoing.get():
-            await call.write(frame)
 
 
 def _drop_waiting(worker: Worker) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ce.errors import InputError, UnknownJob
+from ce.errors import UnknownJob
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Journal:
             path = self._path(entry.job)
             aside = path.with_suffix(".part")
             aside.write_text(json.dumps({**asdict(entry), "since_s": time.time()}), encoding="utf-8")
-            os.replace(aside, path)
+            aside.replace(path)
 
     def entries(self) -> list[Entry]:
         """All jobs, the newest change first."""
@@ -55,17 +55,12 @@ class Journal:
         return sorted(found, key=lambda entry: -entry.since_s)
 
     def entry(self, job: str) -> Entry:
-        for entry in self.entries():
-            if entry.job == job:
-                return entry
-        known = [entry.job for entry in self.entries()]
-        raise UnknownJob(f"this site was in no job named {job!r}" + (f"; it was in {', '.join(known)}" if known else ""))
-
-    def check_writable(self) -> None:
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{self._directory}: cannot be written: {error.strerror}") from error
+        known = {entry.job: entry for entry in self.entries()}
+        if job not in known:
+            close = difflib.get_close_matches(job, known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise UnknownJob(f"this site was in no job named {job!r}{hint}: ce-client jobs lists those that it was in")
+        return known[job]
 
     def _path(self, job: str) -> Path:
         # A job's name is not a file's name: any text may be one.

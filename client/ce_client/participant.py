@@ -36,6 +36,9 @@ from ce_proto.v1 import site_pb2 as pb
 
 Frames = Iterator[pb.SiteFrame]
 
+#: Cells times starts times clusters that a task goes over.
+LIGHT_CELLS = 50_000
+
 _KIND_NUMBERS = {"clustering": pb.COLUMN_KIND_CLUSTERING, "classifier": pb.COLUMN_KIND_CLASSIFIER}
 _WRITTEN = {None: pb.CATEGORY_KIND_UNSPECIFIED, "integers": pb.CATEGORY_KIND_INTEGER, "text": pb.CATEGORY_KIND_TEXT}
 
@@ -62,6 +65,13 @@ class Participant:
         self._reading: TaskReader | None = None
         self._engine: Site | None = None
         self._last: tuple[int, bytes, Answer] | None = None  # round, digest, answer
+
+    @property
+    def light(self) -> bool:
+        """Whether a task takes about a millisecond: less than it costs to hand it to a thread under load."""
+        if self._engine is None:
+            return False
+        return self._table.n_objects * len(self._table.columns) * self._model.n_starts * self._model.k <= LIGHT_CELLS
 
     @property
     def job(self) -> str:
@@ -126,6 +136,7 @@ class Participant:
             self._policy = resources.policy()
             self._policy.check(job, self._coordinator)
             self._results.refuse_other(job, attempt.job_digest)
+            self._results.check_writable()
             self._model, self._classes = model_without_labels(job)
             self._table = resources.labels()
             self._refuse_unusable()

@@ -1,4 +1,4 @@
-"""A site's own rules (policy.toml), checked before anything is sent. A job that breaks one is refused by the rule's name."""
+"""A site's own rules (policy.toml), checked before anything is sent. A job that breaks one is refused by its name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Policy:
 
     weakest_privacy: str = setting(
         "masked",
-        'The weakest mode in which this site sends sums: "plain" (the coordinator sees this site\'s own sums), "masked" '
-        '(it sees totals only) or "blind" (it sees nothing).',
+        'The weakest mode in which this site sends sums: "plain" (the coordinator sees this site\'s own sums), '
+        '"masked" (it sees totals only) or "blind" (it sees nothing).',
     )
     min_sites: int = setting(3, "Fewest sites that a job must have, this one included.")
     models: tuple[str, ...] = setting(MODELS, "Models that this site takes part in.")
     max_rounds: int = setting(10_000, "Most rounds that this site answers in one job, over all its attempts.")
     coordinators: tuple[str, ...] = setting(
-        (), "Names of the coordinators (as in their certificates) whose jobs are accepted; empty: any that its CA signed."
+        (), "Names of the coordinators, as in their certificates, whose jobs are accepted; empty: any of this CA."
     )
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Policy:
         if PRIVACY.index(job.privacy) < PRIVACY.index(self.weakest_privacy):
             raise Refused(
                 "weakest_privacy",
-                f'the job\'s privacy is "{job.privacy}"; this site sends sums only as "{self.weakest_privacy}" or better',
+                f'the job\'s sums are "{job.privacy}"; this site sends sums only as "{self.weakest_privacy}" or better',
             )
         if len(job.sites) < self.min_sites:
             raise Refused("min_sites", f"the job has {len(job.sites)} sites; this site asks for {self.min_sites}")

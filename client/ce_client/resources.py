@@ -14,9 +14,9 @@ from ce.identity.certificates import check_issuer, check_matches_key, check_vali
 from ce.identity.keys import PrivateKey, pem, read_key, read_secret
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
-from ce.labels import LabelTable, Noise
+from ce.labels import LabelTable
 from ce.transport.tls import Credentials
-from ce_client.config import PASSPHRASE_VARIABLE, ClientSettings
+from ce_client.config import PASSPHRASE_VARIABLE, ClientSettings, Labels
 from ce_client.policy import Policy
 
 
@@ -41,8 +41,8 @@ class Resources:
         )
         if not settings.certificate.exists():
             raise ConfigError(
-                f"{settings.certificate}: there is no certificate yet: send the request to the operator "
-                "(ce-coordinator sign), and put what comes back here"
+                f"{settings.certificate}: there is no certificate yet: send {settings.name}.csr to the operator, who "
+                "signs it (ce-coordinator sign), and put what comes back there, and ca.pem beside it"
             )
         certificate = read_certificate(settings.certificate)
         authority = read_certificate(settings.authority)
@@ -68,6 +68,9 @@ class Resources:
         return Policy.read(self.settings.policy)
 
     def labels(self) -> LabelTable:
-        how = self.settings.labels
-        noise: Noise = "keep" if how.noise == "keep" else "missing"
-        return LabelTable.from_file(how.file, id=how.id, classifiers=how.classifiers, noise=noise)
+        return read_labels(self.settings.labels)
+
+
+def read_labels(how: Labels) -> LabelTable:
+    """This site's labels, as the file is now."""
+    return LabelTable.from_file(how.file, id=how.id, classifiers=how.classifiers, noise=how.noise)

@@ -13,7 +13,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.errors import InputError, JobFailed, Refused
+from ce.errors import ConfigError, InputError, JobFailed, Refused
 from ce.job import Job
 from ce.protocol.topology import Categories
 from ce.results import write_consensus
@@ -30,6 +30,19 @@ class Results:
 
     def of(self, job: str) -> Path:
         return self._directory / job
+
+    def check_writable(self) -> None:
+        """Raises ConfigError before a job is computed whose results would have nowhere to go."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            probe = self._directory / f".{uuid4().hex}.part"
+            probe.mkdir()
+            probe.rmdir()
+        except OSError as error:
+            raise ConfigError(
+                f"{self._directory}: cannot be written: {error.strerror}: results is a directory that the daemon may "
+                "write to"
+            ) from error
 
     def refuse_other(self, job: Job, digest: bytes) -> None:
         """A job whose name stands for another job's results here is refused, before it can overwrite them."""

@@ -55,6 +55,16 @@ def setting(default: T, comment: str, *, secret: bool = False) -> T:
     return typing.cast(T, declared)
 
 
+def check_address(key: str, address: str, *, least_port: int = 1) -> None:
+    """Raises ConfigError, which names the key, unless `address` is host:port. An IPv6 host stands in brackets."""
+    host, _, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
+    is_host = bare != "" and (":" not in bare or bare != host) and not any(c.isspace() or c in "/[]" for c in bare)
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and least_port <= int(port) <= 65535
+    if not is_host or not is_port:
+        raise ConfigError(f"{key} is host:port, like hub.example.org:8443")
+
+
 class KeyReference(NamedTuple):
     """One row of the documentation's table of settings."""
 

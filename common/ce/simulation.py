@@ -81,8 +81,8 @@ def simulate(
 ) -> Simulation:
     """Run `job` over the sites' tables on this machine.
 
-    Starts come from the job's seed or, given `secrets`, from each site's secret as the daemons draw them. `privacy`,
-    and `policy` other than "plain" and None are not available in this version. With transport "grpc" the messages go over
+    Starts come from the job's seed or, given `secrets`, from each site's secret as the daemons draw them. `privacy`
+    and `policy` other than "plain" and None are not available in this version. With transport "grpc" messages go over
     mutual TLS on this machine's loopback, with throw-away certificates; the results are the same bits.
     """
     _check_available(privacy, transport, policy)

@@ -29,14 +29,17 @@ class Access:
     def admit(self, context: Any, role: Role) -> Caller:
         """The caller, who must have this role. Raises NotKnown or NotAllowed."""
         certificates = context.auth_context().get("x509_pem_cert", [])
+        if not certificates:
+            raise NotKnown("this connection has no certificate")
         try:
-            certificate = parse_certificate(certificates[0]) if certificates else None
-            identity = identity_of(certificate) if certificate is not None else None
+            certificate = parse_certificate(certificates[0])
+            identity = identity_of(certificate)
         except ConfigError as error:
             raise NotKnown("the certificate of this connection does not name anybody (no ce:// name)") from error
-        if certificate is None or identity is None:
-            raise NotKnown("this connection has no certificate")
-        caller = Caller(identity.role, identity.name, fingerprint(certificate))
+        try:
+            caller = Caller(identity.role, identity.name, fingerprint(certificate))
+        except ConfigError as error:
+            raise NotKnown("the certificate of this connection is for a key of another kind than ce's") from error
         if caller.role != role:
             raise NotAllowed(f"the certificate is that of {identity}: this is for {role}s")
         self.check(caller)

@@ -6,6 +6,7 @@ Runs on one event loop. Only large computations leave it, to a pool of threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from ce_proto.v1 import site_pb2 as pb
 
 log = logging.getLogger("ce_coordinator")
 
-#: Numbers that may be gone over on the event loop itself: a fraction of a millisecond, less than changing threads costs.
+#: Numbers that may be gone over on the event loop itself: less than a millisecond, which changing threads costs too.
 INLINE_SIZE = 20_000
 
 
@@ -108,10 +109,8 @@ class Conductor:
     async def changed(self, job: str, timeout_s: float) -> None:
         """Wait until this job changes, or for so long."""
         waiting = self._changed.setdefault(job, asyncio.Event())
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(waiting.wait(), timeout_s)
-        except TimeoutError:
-            pass
 
     # Instructions.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from ce.errors import ConfigError
-from ce.settings import read_settings, setting
+from ce.settings import check_address, read_settings, setting
 from ce_coordinator.core.limits import Limits
 
 ENV_PREFIX = "CE_COORDINATOR_"
@@ -15,6 +16,9 @@ CONFIG_VARIABLE = "CE_COORDINATOR_CONFIG"
 PASSPHRASE_VARIABLE = "CE_COORDINATOR_KEY_PASSPHRASE"
 AUTHORITY_PASSPHRASE_VARIABLE = "CE_COORDINATOR_AUTHORITY_PASSPHRASE"
 FILE_NAME = "coordinator.toml"
+LONGEST_TIMEOUT_S = 86_400
+#: More threads than this would only wait for each other.
+MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -26,13 +30,20 @@ class Operator:
     certificate: Path = setting(Path("operator.pem"), "The operator's certificate.")
     timeout_s: float = setting(10.0, "Seconds that a call may take, except watching.")
 
+    def __post_init__(self) -> None:
+        check_address("operator.address", self.address)
+        if not 0 < self.timeout_s <= LONGEST_TIMEOUT_S:
+            raise ConfigError(f"operator.timeout_s is more than 0 and at most {LONGEST_TIMEOUT_S:,} seconds")
+
 
 @dataclass(frozen=True)
 class Log:
     """What the daemon writes to standard error."""
 
-    level: str = setting("info", '"debug", "info", "warning" or "error".')
-    format: str = setting("auto", '"text", "json", or "auto": text on a terminal, JSON elsewhere.')
+    level: Literal["debug", "info", "warning", "error"] = setting("info", '"debug", "info", "warning" or "error".')
+    format: Literal["auto", "text", "json"] = setting(
+        "auto", '"text", "json", or "auto": text on a terminal, JSON elsewhere.'
+    )
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ class CoordinatorSettings:
     key: Path = setting(Path("coordinator.key"), "The coordinator's private key.")
     certificate: Path = setting(Path("coordinator.pem"), "The coordinator's certificate.")
     authority: Path = setting(
-        Path("authority"), "The authority's directory: ca.pem and issued/; ca.key may be kept elsewhere, except to sign."
+        Path("authority"), "The authority's directory: ca.pem, issued/, and ca.key, which only signing needs."
     )
     denied: Path = setting(
         Path("denied.txt"), "Fingerprints of keys that are not let in, one per line; read again when it changes."
@@ -56,11 +67,11 @@ class CoordinatorSettings:
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:
-        host, _, port = self.listen.rpartition(":")
-        if not host or not port.isdigit() or int(port) > 65535:
-            raise ConfigError("listen is host:port, like 0.0.0.0:8443")
-        if self.min_cluster < 1 or self.threads < 1:
-            raise ConfigError("min_cluster and threads are whole numbers of at least 1")
+        check_address("listen", self.listen, least_port=0)
+        if self.min_cluster < 1:
+            raise ConfigError("min_cluster is a whole number of at least 1")
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise ConfigError(f"threads is a whole number from 1 to {MOST_THREADS:,}")
 
     @classmethod
     def read(cls, path: Path) -> CoordinatorSettings:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from ce import __version__
-from ce.errors import ConfigError, InputError, Unreachable
+from ce.errors import ConfigError, Unreachable
 from ce.identity.certificates import (
     check_issuer,
     check_matches_key,
@@ -71,6 +72,21 @@ def issued_sites(authority: Path) -> dict[str, str]:
     return found
 
 
+def check_free(address: str) -> None:
+    """Raises ConfigError, with the reason, unless this machine could listen there."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+            probe.listen(1)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen at {address}: {error.strerror}: stop what is there, or change listen in the configuration"
+        ) from error
+
+
 async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] = lambda port: None) -> None:
     """Until SIGTERM or SIGINT. `on_ready` is told the port."""
     name, credentials = open_credentials(settings)
@@ -101,13 +117,11 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
 def _server(
     settings: CoordinatorSettings, credentials: Credentials, conductor: Conductor, access: Access
 ) -> tuple[Any, int, Any]:
+    check_free(settings.listen)  # gRPC itself does not say why it cannot
     try:
         server, port = make_server(credentials, settings.listen, most_rpcs=settings.limits.streams)
     except OSError as error:
-        raise InputError(
-            f"cannot listen at {settings.listen}: the port may be in use, or the address not be one of this machine; "
-            "change listen in the configuration, or stop what is there"
-        ) from error
+        raise ConfigError(f"cannot listen at {settings.listen}: change listen in the configuration") from error
     site_pb2_grpc.add_SiteServiceServicer_to_server(SiteService(conductor, access), server)
     operators = OperatorService(conductor, access, lambda: issued_sites(settings.authority))
     operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)

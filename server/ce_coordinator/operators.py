@@ -33,16 +33,16 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
         self._access = access
         self._issued = issued  # sites that have a certificate, with its fingerprint
 
-    async def SubmitJob(self, request: pb.SubmitJobRequest, context: Any) -> pb.JobStatus:  # noqa: N802
+    async def SubmitJob(self, request: pb.SubmitJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context) as caller:
             self._conductor.machine.know(self._issued())
             return self._status(self._conductor.submit(request.definition, request.token, caller.name))
 
-    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobStatus:  # noqa: N802
+    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context):
             return self._status(request.job)
 
-    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:  # noqa: N802
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
         async with self._answering(context):
             newest = sorted(self._conductor.machine.records.values(), key=lambda record: -record.submitted_at)
             jobs = [self._status(record.name) for record in newest]
@@ -50,9 +50,10 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
                 job.ClearField("bound_path")
             return pb.ListJobsResponse(jobs=jobs)
 
-    async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> None:  # noqa: N802
-        async with self._answering(context):
+    async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> None:
+        async with self._answering(context) as caller:
             while True:
+                self._access.check(caller)
                 status = self._status(request.job)
                 await context.write(status)
                 if status.state in ("done", "failed", "cancelled"):
@@ -60,17 +61,17 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
                 await self._conductor.changed(request.job, LONGEST_S)
                 await asyncio.sleep(SHORTEST_S)
 
-    async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.JobStatus:  # noqa: N802
+    async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context) as caller:
             steps = self._conductor.machine.cancel(request.job, caller.name, self._conductor.now())
             self._conductor.carry_out(steps)
             return self._status(request.job)
 
-    async def GetResult(self, request: pb.GetResultRequest, context: Any) -> pb.JobResult:  # noqa: N802
+    async def GetResult(self, request: pb.GetResultRequest, context: Any) -> pb.JobResult:
         async with self._answering(context):
             return pb.JobResult(job=request.job, report=self._conductor.machine.result(request.job))
 
-    async def ListSites(self, request: pb.ListSitesRequest, context: Any) -> pb.ListSitesResponse:  # noqa: N802
+    async def ListSites(self, request: pb.ListSitesRequest, context: Any) -> pb.ListSitesResponse:
         async with self._answering(context):
             machine = self._conductor.machine
             machine.know(self._issued())

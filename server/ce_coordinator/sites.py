@@ -31,10 +31,11 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         self._access = access
         self._numbers = itertools.count(1)
 
-    async def Connect(self, frames: Any, context: Any) -> None:  # noqa: N802 (gRPC's name)
+    async def Connect(self, frames: Any, context: Any) -> None:
         try:
-            caller = self._access.admit(context, "site")
+            # Whoever is refused is refused after its Hello: while it still writes, gRPC for Python may lose the reason.
             hello = await self._hello(context)
+            caller = self._access.admit(context, "site")
             if hello.probe:
                 await context.write(self._conductor.machine.probed(caller.name, hello, self._conductor.now()))
                 return
@@ -68,7 +69,8 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         reading = asyncio.create_task(self._read(session, caller, context))
         writing = asyncio.create_task(self._write(stream, context))
         try:
-            await asyncio.wait({reading, writing, stream.closed}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {reading, writing, stream.closed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if stream.closed.done():
                 raise stream.closed.result()
             if reading.done():

@@ -27,8 +27,6 @@ from typing import Any, Self
 from uuid import uuid4
 
 import numpy as np
-from ce_coordinator.cli.calling import call
-from ce_coordinator.config import CoordinatorSettings
 from cryptography.hazmat.primitives.serialization import Encoding
 from tabletop import make_sites
 
@@ -36,6 +34,8 @@ import ce
 from ce.identity.authority import Authority
 from ce.identity.keys import make_key, write_key
 from ce.identity.names import Identity
+from ce_coordinator.cli.calling import call
+from ce_coordinator.config import CoordinatorSettings
 from ce_proto.v1 import operator_pb2 as pb
 
 PATIENCE_S = 30.0
@@ -146,9 +146,7 @@ class Deployment:
         )
         self.settings = CoordinatorSettings.read(hub / "coordinator.toml")
         labels = {site: directory / f"{site}.csv" for site in sites}
-        self.sites = make_sites(
-            directory, labels, secrets, authority=self.authority, coordinator=self.address
-        )
+        self.sites = make_sites(directory, labels, secrets, authority=self.authority, coordinator=self.address)
         self.processes: dict[str, Process] = {}
 
     def __enter__(self) -> Self:
@@ -204,8 +202,8 @@ class Deployment:
         async def watch(stub: Any, timeout: float) -> pb.JobStatus:
             last = pb.JobStatus()
             async with asyncio.timeout(patience_s):
-                async for last in stub.WatchJob(pb.WatchJobRequest(job=job)):
-                    pass
+                async for status in stub.WatchJob(pb.WatchJobRequest(job=job)):
+                    last = status
             return last
 
         return self.ask(watch)  # type: ignore[no-any-return]

@@ -13,13 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ce_client.config import ClientSettings, Labels
-from ce_client.participant import Participant
-from ce_client.resources import Resources
-from ce_coordinator.core.instructions import Changed, Close, Compute, Instruction, Note, SaveJob, SaveSite, Send
-from ce_coordinator.core.limits import Limits
-from ce_coordinator.core.machine import Machine
-from ce_coordinator.store.memory import MemoryStore
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ce.identity.authority import Authority
@@ -28,6 +21,13 @@ from ce.identity.keys import make_key, write_key
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.transport.wire import PROTOCOL
+from ce_client.config import ClientSettings
+from ce_client.participant import Participant
+from ce_client.resources import Resources
+from ce_coordinator.core.instructions import Changed, Close, Compute, Instruction, Note, SaveJob, SaveSite, Send
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.store.memory import MemoryStore
 from ce_proto.v1 import site_pb2 as pb
 
 

@@ -1,4 +1,4 @@
-"""Jobs through real processes: the same bits as a simulation with the same secrets, and as one machine with all labels."""
+"""Jobs through real processes: the bits of a simulation with the same secrets, and of one machine with all labels."""
 
 from __future__ import annotations
 
@@ -99,6 +99,4 @@ def test_several_jobs_at_a_time_over_the_same_sites(deployment: Deployment) -> N
     for job in jobs:
         simulated = ce.simulate(job, again, secrets=SECRETS)
         for site in SITES:
-            np.testing.assert_array_equal(
-                deployment.consensus(site, job.name)[2], simulated.sites[site].memberships
-            )
+            np.testing.assert_array_equal(deployment.consensus(site, job.name)[2], simulated.sites[site].memberships)

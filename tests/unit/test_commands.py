@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import ce
-from ce.cli import report
 from ce.cli.main import cli, main
 from ce.labels import LabelTable
+from ce.results import write_consensus
 
 CE = Path(sys.executable).with_name("ce")
 COMMANDS = ("fit", "simulate", "metrics", "completion")
@@ -252,7 +252,7 @@ def test_bc3e_takes_classes_that_are_numbers(tmp_path: Path, ce_: Ce) -> None:
 
 def test_ties_go_to_the_lowest_and_an_object_without_a_label_has_none(tmp_path: Path) -> None:
     ids, labels = np.array(["a", "b"]), np.array([0, -1])
-    report.write_consensus(tmp_path / "tie.csv", ids, labels, np.full((2, 2), 0.5), ())
+    write_consensus(tmp_path / "tie.csv", ids, labels, np.full((2, 2), 0.5), ())
     assert (tmp_path / "tie.csv").read_text() == "id,label,confidence,p0,p1\na,0,0.5,0.5,0.5\nb,,0.5,0.5,0.5\n"
     # Two clusters that nothing tells apart: every membership is a tie.
     result = ce.simulate(ce.Job(clusters=2), {"here": LabelTable.from_arrays([["x"], ["x"]])})
@@ -336,10 +336,12 @@ def test_simulate_names_sites_by_their_files(sites: list[Path], tmp_path: Path, 
     for rows, path in zip(found, sites, strict=True):
         assert list(rows) == LabelTable.from_csv(path).ids.tolist()
     assert all(found[0][own] == row for own, row in found[1].items())
-    # The order of the files means nothing.
+    # Neither the order of the files nor the way that messages take means anything.
     ce_("simulate", *reversed(sites), "--clusters", 3, "--out", tmp_path / "again")
+    assert ce_("simulate", *sites, "--clusters", 3, "--transport", "grpc", "--out", tmp_path / "over grpc").code == 0
     for path in (tmp_path / "results").iterdir():
         assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes()
+        assert (tmp_path / "over grpc" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_a_hidden_file_and_a_long_name_are_files_like_others(files: Path, tmp_path: Path, ce_: Ce) -> None:
@@ -570,6 +572,7 @@ def _good(tmp_path: Path) -> Path:
         (["simulate", "--clusters", "2"], 2, "FILE"),
         (["simulate", "{good}", "{good}", "--split", "rows:2", "--clusters", "2"], 2, "--split takes one file"),
         (["simulate", "{good}", "--clusters", "2", "--privacy", "none"], 2, "none"),
+        (["simulate", "{good}", "--clusters", "2", "--transport", "pigeon"], 2, "pigeon"),
         (["metrics", "{good}"], 2, "B"),
         (["completion", "tcsh"], 2, "tcsh"),
         (["fit", "{good}"], 2, "clusters is missing"),
@@ -584,7 +587,6 @@ def _good(tmp_path: Path) -> Path:
         (["fit", "{good}", "--model", "bc3e", "--class", "a", "--class", "a"], 2, "classes"),
         (["simulate", "{good}", "--clusters", "2", "--privacy", "masked"], 4, "not available in this version"),
         (["simulate", "{good}", "--clusters", "2", "--privacy", "blind"], 4, "not available in this version"),
-        (["simulate", "{good}", "--clusters", "2", "--transport", "grpc"], 4, "not available in this version"),
         (["fit", "{folder}/absent.csv", "--clusters", "2"], 3, "absent.csv: no such file"),
         (["fit", "{folder}/absent.parquet", "--clusters", "2"], 3, "absent.parquet: no such file"),
         (["fit", "{folder}", "--clusters", "2"], 3, "a directory: expected a file"),
@@ -759,7 +761,7 @@ def test_an_interrupted_write_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "consensus.csv"
     out.write_text("old\n")
     with pytest.raises(KeyboardInterrupt):
-        report.write_consensus(out, Interrupting(["a"]), np.array([0]), np.ones((1, 1)), ())  # type: ignore[arg-type]
+        write_consensus(out, Interrupting(["a"]), np.array([0]), np.ones((1, 1)), ())  # type: ignore[arg-type]
     assert out.read_text() == "old\n"
     assert list(tmp_path.iterdir()) == [out]
 

@@ -45,23 +45,34 @@ def test_import_takes_at_most_half_as_long_again_as_numpy_and_scipy(settings: di
     assert min(ours) <= 1.5 * min(floor), f"{min(ours):.3f} s against {min(floor):.3f} s"
 
 
+def heavy(code: str, settings: dict[str, str]) -> list[str]:
+    """Which of the heavy ones this code brings."""
+    loaded = json.loads(run(f"import ce, json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))", settings))
+    return [name for name in HEAVY if name in loaded]
+
+
 def test_import_brings_nothing_heavy(settings: dict[str, str]) -> None:
-    loaded = json.loads(run("import ce, json, sys; print(json.dumps(sorted(sys.modules)))", settings))
-    assert "ce.simulation" in loaded
-    assert [name for name in HEAVY if name in loaded] == []
+    assert heavy("[getattr(ce, name) for name in ce.__all__]; assert 'ce.simulation' in sys.modules", settings) == []
 
 
-def test_reading_a_csv_file_brings_nothing_heavy(settings: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("use", "brings"),
+    [
+        ("ce.models.BCE(2, max_iter=1).fit(table)", []),
+        ("ce.simulate(ce.Job(clusters=2, max_iterations=1), {'here': table})", ["google.protobuf"]),
+        (
+            "ce.simulate(ce.Job(clusters=2, max_iterations=1), {'here': table}, transport='grpc')",
+            ["grpc", "google.protobuf"],
+        ),
+    ],
+    ids=["fit", "simulate", "simulate over grpc"],
+)
+def test_reading_a_csv_file_and_using_it_bring_what_they_need(
+    use: str, brings: list[str], settings: dict[str, str], tmp_path: Path
+) -> None:
     path = tmp_path / "labels.csv"
     path.write_text("id,x\na,1\nb,2\n")
-    code = f"""
-import ce, json, sys
-table = ce.LabelTable.from_csv({str(path)!r})
-ce.simulate(ce.Job(clusters=2, max_iterations=1), {{"here": table}})
-print(json.dumps(sorted(sys.modules)))
-"""
-    loaded = json.loads(run(code, settings))
-    assert [name for name in HEAVY if name in loaded] == []
+    assert heavy(f"table = ce.LabelTable.from_csv({str(path)!r}); {use}", settings) == brings
 
 
 def test_the_public_names() -> None:

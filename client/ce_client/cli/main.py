@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from typing import NoReturn
 
 import click
 
 from ce import __version__
-from ce.cli.entry import EXIT_CODES, add_completion, enter
+from ce.cli.entry import CONTEXT, EXIT_CODES, Commands, add_completion, enter, log_level_option
+from ce.logs import configure
 from ce_client.cli.jobs import jobs, show
 from ce_client.cli.running import check, run
 from ce_client.cli.setup import fingerprint, init, trust
 
 
-@click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, epilog=EXIT_CODES, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="ce-client")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="warning",
-    show_default=True,
-    help="How much commands log; debug also shows where an unexpected error arose.",
-)
+@log_level_option
 def cli(log_level: str) -> None:
     """A site's part in consensus jobs: its labels stay here.
 
@@ -33,12 +27,13 @@ def cli(log_level: str) -> None:
       ce-client check --config /srv/ce-site
       ce-client run --config /srv/ce-site
     """
-    logging.basicConfig(level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+    configure(log_level, format="text")
 
 
+cli.add_section("Set up", init, fingerprint, trust, check)
+cli.add_section("Run", run)
+cli.add_section("Jobs", jobs, show)
 add_completion(cli, "ce-client")
-for command in (init, fingerprint, trust, check, run, jobs, show):
-    cli.add_command(command)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

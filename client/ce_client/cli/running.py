@@ -12,37 +12,47 @@ from pathlib import Path
 
 import click
 
-from ce.cli.checking import Checks
-from ce.cli.options import format_option
-from ce.errors import ConfigError, InputError
+from ce.cli.checking import Checks, check_writable
+from ce.cli.entry import daemon_level, daemon_options
+from ce.cli.output import format_option
+from ce.errors import ConfigError
+from ce.identity.peers import Peers
 from ce.logs import configure, relay_native_stderr
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
-from ce_client.resources import Resources
+from ce_client.lock import sole_daemon
+from ce_client.policy import Policy
+from ce_client.resources import Resources, read_labels
 
 #: A certificate that ends sooner than this is worth a word.
 RENEW = timedelta(days=30)
 _CLOCK_SLACK_S = 60.0
 
 
-@click.command()
+@click.command(short_help="Run this site's daemon until it is told to stop.")
 @config_option
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Instead of log.level.")
-def run(config: Path, log_level: str | None) -> None:
+@daemon_options
+def run(config: Path, log_level: str | None, format_: str | None) -> None:
     """Run this site's daemon until it is told to stop (SIGTERM, Ctrl-C).
 
-    It dials the coordinator, and again whenever the connection breaks. Nobody can connect to it.
+    It dials the coordinator, and again whenever the connection breaks. Nobody can connect to it. Labels, policy and
+    peers are read anew for every job.
 
     \b
     Examples:
       ce-client run --config /srv/ce-site
+      ce-client run --config /srv/ce-site --format json --log-level debug
       CE_CLIENT_KEY_PASSPHRASE=... ce-client run --config /srv/ce-site
     """
     settings = read_config(config)
-    configure(log_level or settings.log.level, format=settings.log.format)  # type: ignore[arg-type]
+    configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
     _use_proxy(settings)
     resources = Resources.open(settings)
-    with relay_native_stderr():
+    # Better now than when a job asks for them.
+    resources.policy()
+    resources.peers()
+    check_writable(settings.results)
+    with sole_daemon(settings.state), relay_native_stderr():
         busy = asyncio.run(_run(resources))
     sys.stdout.flush()
     if busy:
@@ -60,11 +70,14 @@ async def _run(resources: Resources) -> bool:
     return daemon.busy
 
 
-@click.command()
+@click.command(short_help="See whether this site could take part in a job.")
 @config_option
 @format_option
 def check(config: Path, format_: str) -> None:
-    """Whether this site could take part in a job: one line for each thing, ok or what to do.
+    """See whether this site could take part in a job: one line for each thing, ok or what to do.
+
+    Ends with the exit code of the first thing that is not as it should be. Changes nothing, and does not disturb a
+    daemon that is running.
 
     \b
     Examples:
@@ -72,31 +85,33 @@ def check(config: Path, format_: str) -> None:
       ce-client check --config /srv/ce-site --format json
     """
     checks = Checks()
-    settings = checks.run("configuration", lambda: read_config(config), "every key is known")
+    settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
     if settings is not None:
         _check_all(settings, checks)
     checks.finish(format_)
 
 
 def _check_all(settings: ClientSettings, checks: Checks) -> None:
-    resources = checks.run("certificate", lambda: Resources.open(settings), f"site {settings.name}, key and CA fit")
+    resources = checks.run(
+        "certificate", lambda: Resources.open(settings), f"of site {settings.name}; key and ca.pem go with it"
+    )
     if resources is not None:
         checks.run("expiry", lambda: _not_soon(resources), "more than 30 days left")
-        policy = checks.run("policy", resources.policy, None)
-        if policy is not None:
-            checks.note("policy", f'sends sums as "{policy.weakest_privacy}" or better, to {policy.min_sites} sites or more')
-        peers = checks.run("peers", resources.peers, None)
-        if peers is not None:
-            names = ", ".join(peers.pins) or "none yet: ce-client trust NAME SHA256:..."
-            checks.note("peers", f"trusts {names}")
-        table = checks.run("labels", resources.labels, None)
-        if table is not None:
-            checks.note(
-                "labels",
-                f"{table.n_objects:,} objects, {len(table.clusterings)} clusterings, {len(table.classifiers)} classifiers",
-            )
+    policy = checks.run("policy", lambda: Policy.read(settings.policy), None)
+    if policy is not None:
+        privacy, least = policy.weakest_privacy, policy.min_sites
+        checks.note("policy", f'sends sums as "{privacy}" or better, in jobs of {least} sites or more')
+    peers = checks.run("peers", lambda: _some_peers(settings.peers), None)
+    if peers is not None:
+        checks.note("peers", f"trusts {', '.join(peers.pins)}")
+    table = checks.run("labels", lambda: read_labels(settings.labels), None)
+    if table is not None:
+        checks.note(
+            "labels",
+            f"{table.n_objects:,} objects, {len(table.clusterings)} clusterings, {len(table.classifiers)} classifiers",
+        )
     for name, directory in (("results", settings.results), ("state", settings.state)):
-        checks.run(name, lambda directory=directory: _writable(directory), f"{directory} can be written")  # type: ignore[misc]
+        checks.run(name, lambda directory=directory: check_writable(directory), f"{directory} can be written")  # type: ignore[misc]
     if resources is not None:
         _use_proxy(settings)
         apart = checks.run("coordinator", lambda: asyncio.run(_call(resources)), None)
@@ -105,8 +120,18 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
             checks.run("clock", lambda: _near(apart), "agrees with the coordinator's")
 
 
+def _some_peers(path: Path) -> Peers:
+    peers = Peers.read(path)
+    if not peers.pins:
+        raise ConfigError(
+            "no other site is trusted yet, so no job with another site can begin: exchange fingerprints by telephone, "
+            "then ce-client trust NAME SHA256:..."
+        )
+    return peers
+
+
 async def _call(resources: Resources) -> float:
-    """Say Hello to the coordinator, and goodbye. How far apart the clocks are, in seconds."""
+    """Say Hello to the coordinator, and goodbye. How far ahead its clock is, in seconds."""
     from ce_client.greeting import greet
 
     return await greet(resources) - time.time()
@@ -114,7 +139,11 @@ async def _call(resources: Resources) -> float:
 
 def _near(apart: float) -> None:
     if abs(apart) > _CLOCK_SLACK_S:
-        raise ConfigError(f"this machine's clock is {abs(apart):.0f} s off the coordinator's: set it (NTP)")
+        which = "behind" if apart > 0 else "ahead of"
+        raise ConfigError(
+            f"this machine's clock is {abs(apart):,.0f} s {which} the coordinator's: set the wrong one (NTP), or "
+            "certificates may seem invalid"
+        )
 
 
 def _not_soon(resources: Resources) -> None:
@@ -123,16 +152,6 @@ def _not_soon(resources: Resources) -> None:
         raise ConfigError(f"the certificate ends in {left.days} days: ask the operator to sign the request again")
 
 
-def _writable(directory: Path) -> None:
-    probe = directory / f".{os.getpid()}.probe"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be written: {error.strerror}") from error
-
-
 def _use_proxy(settings: ClientSettings) -> None:
     if settings.proxy:
-        os.environ["grpc_proxy"] = settings.proxy
+        os.environ["grpc_proxy"] = settings.proxy  # noqa: SIM112 (the name that gRPC reads)

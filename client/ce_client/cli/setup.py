@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
 
-from ce.cli.options import format_option
-from ce.cli.output import say
+from ce.cli.output import format_option, say
 from ce.errors import ConfigError
 from ce.identity.certificates import fingerprint as fingerprint_of
 from ce.identity.files import make_directory, write_new
@@ -25,7 +25,7 @@ _HEADING = "Configuration of a ce site. Every key is here, with its default."
 _PUBLIC = 0o644
 
 
-@click.command()
+@click.command(short_help="Make a site's directory: key, request, policy, configuration.")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--name", required=True, help="This site's name: what the operator and the other sites call it.")
 @click.option("--coordinator", default="localhost:8443", show_default=True, help="Where the coordinator listens.")
@@ -42,6 +42,12 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
       ce-client init /srv/ce-site --name north --labels /data/labels.parquet
     """
     identity = Identity("site", name)
+    given = {"name": name, "coordinator": coordinator}
+    if labels is not None:
+        given["labels.file"] = str(labels.absolute())
+    # Before anything is written: a second try must not find half of the first.
+    ClientSettings(name=name, coordinator=coordinator)
+    text = sample(ClientSettings, _HEADING, **given)
     if (directory / FILE_NAME).exists():
         raise ConfigError(f"{directory} has a site already: choose another directory")
     make_directory(directory, mode=0o700)
@@ -52,19 +58,15 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
     write_new(request, make_csr(key, identity), _PUBLIC)
     write_secret(directory / "secret")
     write_new(directory / "policy.toml", sample_policy().encode(), _PUBLIC)
-    given = {"name": name, "coordinator": coordinator}
-    if labels is not None:
-        given["labels.file"] = str(labels.absolute())
-    text = sample(ClientSettings, _HEADING, **given)
     write_new(directory / FILE_NAME, text.encode(), _PUBLIC)
-    ClientSettings.read(directory / FILE_NAME)
     own = fingerprint_of(key.public_key())
+    where = shlex.quote(str(directory))
     steps = (
-        f"send {request} to the operator, and tell it the fingerprint by telephone",
-        f"put what comes back into {directory} as site.pem and ca.pem",
-        f"exchange fingerprints with the other sites: ce-client trust NAME SHA256:... --config {directory}",
-        f"ce-client check --config {directory}",
-        f"ce-client run --config {directory}",
+        f"send {request} to the operator, and read the fingerprint out on the telephone",
+        f"put the two files that come back into {directory}: {name}.pem as site.pem, and ca.pem",
+        f"exchange fingerprints with the other sites: ce-client trust NAME SHA256:... --config {where}",
+        f"ce-client check --config {where}",
+        f"ce-client run --config {where}",
     )
     say(
         format_,
@@ -76,7 +78,7 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
     )
 
 
-@click.command()
+@click.command(short_help="Print the fingerprint of this site's key.")
 @config_option
 @format_option
 def fingerprint(config: Path, format_: str) -> None:
@@ -105,6 +107,7 @@ def trust(name: str, sha256: str, replace: bool, config: Path, format_: str) -> 
     \b
     Examples:
       ce-client trust south SHA256:5f0c... --config /srv/ce-site
+      ce-client trust --replace south SHA256:77ab... --config /srv/ce-site
     """
     settings = read_config(config)
     if name == settings.name:

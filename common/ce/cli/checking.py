@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
-from ce.errors import CeError
+from ce.errors import CeError, ConfigError
 
 Result = TypeVar("Result")
 
@@ -36,7 +38,7 @@ class Checks:
         try:
             result = work()
         except CeError as error:
-            self._checks.append(Check(name, False, str(error), error.exit_code))
+            self.fail(name, error)
             return None
         if fine is not None:
             self.note(name, fine)
@@ -45,11 +47,17 @@ class Checks:
     def note(self, name: str, sentence: str) -> None:
         self._checks.append(Check(name, True, sentence))
 
+    def fail(self, name: str, error: CeError) -> None:
+        self._checks.append(Check(name, False, str(error), error.exit_code))
+
     def finish(self, format_: str) -> None:
         failed = [check for check in self._checks if not check.ok]
         if format_ == "json":
-            checks = [{"check": c.name, "ok": c.ok, "sentence": c.sentence} for c in self._checks]
-            click.echo(json.dumps({"ok": not failed, "checks": checks}, indent=2))
+            checks = [
+                {"check": c.name, "ok": c.ok, "sentence": c.sentence, "exit_code": c.exit_code} for c in self._checks
+            ]
+            code = failed[0].exit_code if failed else 0
+            click.echo(json.dumps({"ok": not failed, "exit_code": code, "checks": checks}, indent=2))
         else:
             console = Console(emoji=False)
             width = max(len(check.name) for check in self._checks)
@@ -64,3 +72,22 @@ class Checks:
             # Said already, line by line.
             sys.stdout.flush()
             raise click.exceptions.Exit(failed[0].exit_code)
+
+
+def check_writable(directory: Path) -> None:
+    """Raises ConfigError unless files can be made in this directory, or in the one that it would be made in.
+
+    Leaves nothing behind: a directory made here would belong to whoever checks, and not to whoever runs the daemon.
+    """
+    there = directory
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    probe = there / f".{os.getpid()}.probe"
+    try:
+        probe.touch(exist_ok=False)
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{directory}: cannot be written: {error.strerror}: it must be a directory, or become one, that this user "
+            "may write to"
+        ) from error

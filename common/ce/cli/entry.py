@@ -7,14 +7,20 @@ import json
 import logging
 import os
 import sys
-from typing import Any, NoReturn
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import get_completion_class
 from rich.console import Console
 from rich.markup import escape
 
 from ce.errors import CeError
+from ce.logs import LEVELS
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXIT_CODES = """\b
 Exit codes:
@@ -22,6 +28,67 @@ Exit codes:
   4 configuration     5 unreachable         6 refused by a rule
   7 job failed        8 cancelled           130 interrupted
 """
+
+
+#: Commands behave alike: -h is --help, and help is as wide as it takes to say what each command does.
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class Commands(click.Group):
+    """A group whose help lists the commands in the order in which they are needed, under headings."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._sections: dict[str, list[click.Command]] = {}
+
+    def add_section(self, heading: str, *commands: click.Command) -> None:
+        self._sections.setdefault(heading, []).extend(commands)
+        for command in commands:
+            self.add_command(command)
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        named = [str(command.name) for commands in self._sections.values() for command in commands]
+        return [*named, *sorted(set(self.commands) - set(named))]
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        listed = {id(command) for commands in self._sections.values() for command in commands}
+        others = [command for command in self.commands.values() if id(command) not in listed]
+        widest = max(map(len, self.commands))
+        for heading, commands in (*self._sections.items(), ("Other", others)):
+            with formatter.section(heading):
+                room = formatter.width - formatter.current_indent - widest - 2
+                rows = [(str(command.name).ljust(widest), command.get_short_help_str(room)) for command in commands]
+                formatter.write_dl(rows)
+
+
+def log_level_option(command: Command) -> Command:
+    """--log-level of a whole command line. The daemons' own commands have one of their own, see `daemon_level`."""
+    return click.option(
+        "--log-level",
+        type=click.Choice(LEVELS),
+        default="warning",
+        show_default=True,
+        help="How much commands log; debug also shows where an unexpected error arose.",
+    )(command)
+
+
+def daemon_options(command: Command) -> Command:
+    """--log-level and --format of a command that runs a daemon."""
+    level = click.option("--log-level", type=click.Choice(LEVELS), help="How much to log, instead of log.level.")
+    format_ = click.option(
+        "--format",
+        "format_",
+        type=click.Choice(["text", "json"]),
+        help="How events and errors are written, instead of log.format.",
+    )
+    return level(format_(command))
+
+
+def daemon_level(own: str | None, configured: str) -> str:
+    """What a daemon logs: as its own --log-level says, else the one before the command, else its configuration."""
+    root = click.get_current_context().find_root()
+    given = root.get_parameter_source("log_level") is ParameterSource.COMMANDLINE
+    return own or (str(root.params["log_level"]) if given else configured)
 
 
 def add_completion(group: click.Group, name: str) -> None:
@@ -52,7 +119,10 @@ def enter(group: click.Group, name: str, arguments: list[str] | None) -> NoRetur
     try:
         code: Any = group.main(args=given, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        error.show()
+        if _wants_json(given):
+            _say(error.format_message(), error.exit_code, given)
+        else:
+            error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted", 130, given)
@@ -86,13 +156,17 @@ def _flushed(code: int) -> int:
 
 
 def _say(sentence: str, code: int, arguments: list[str]) -> None:
-    text = " ".join(arguments)
-    if "--format json" in text or "--format=json" in text:
+    if _wants_json(arguments):
         click.echo(json.dumps({"error": sentence, "exit_code": code}), err=True)
     else:
         Console(stderr=True, emoji=False).print(
             f"[bold red]error:[/] {escape(sentence)}", highlight=False, soft_wrap=True
         )
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Also where the arguments cannot be parsed."""
+    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
 def _variable(name: str) -> str:

@@ -13,6 +13,7 @@ from ce.cli.fit import fit
 from ce.cli.measure import metrics
 from ce.cli.simulating import simulate
 
+
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="ce")
 @click.option(

@@ -9,20 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
+from ce.cli.output import format_option as format_option
 from ce.errors import ConfigError, InputError, UnknownColumn
 from ce.job import MODELS, Job
 from ce.labels import LabelTable, Noise
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-format_option = click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Tables for people, or JSON for scripts.",
-)
 
 _OPTIONS = (
     click.option("--clusters", type=int, metavar="K", help="Consensus clusters (bce, mixture)."),

@@ -23,7 +23,6 @@ from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.protocol.home import Progress as Where
 from ce.protocol.topology import Categories
-from ce.ring import Reals
 from ce.simulation import Simulation
 
 #: Below this, clusters do not follow classes and the votes alone may do better (see MATH: german, pima).

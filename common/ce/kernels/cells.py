@@ -105,6 +105,23 @@ def posterior_sums(message: Reals, tables: list[Reals], cells: list[ColumnCells]
     objects = np.zeros((starts, k, n), dtype=np.int64)
     columns: list[Words] = []
     logs = np.zeros(starts, dtype=np.int64)
+    # ln 0 is refused when it is encoded.
+    with np.errstate(divide="ignore"):
+        _add_posteriors(message, tables, cells, phi, bound, objects, columns, logs)
+    return CellSums(objects, columns, logs)
+
+
+def _add_posteriors(
+    message: Reals,
+    tables: list[Reals],
+    cells: list[ColumnCells],
+    phi: Scale,
+    bound: Scale,
+    objects: Words,
+    columns: list[Words],
+    logs: Words,
+) -> None:
+    """One column after the other, added into the last three."""
     for table, column in zip(tables, cells, strict=True):
         if column.probabilities is None:
             joint = column.look_up(table, np.float64(1.0))
@@ -114,14 +131,13 @@ def posterior_sums(message: Reals, tables: list[Reals], cells: list[ColumnCells]
             columns.append(column.count(words))
             logs += weighted_total(log, column.weights)
             continue
-        counts = np.zeros((starts, k, column.n_categories), dtype=np.int64)
+        counts = np.zeros((*message.shape[:2], column.n_categories), dtype=np.int64)
         for r, probability in enumerate(column.probabilities):
             words, log = _posterior(message * table[:, :, r, None], probability, phi, bound)
             objects += words
             counts[..., r] = weighted_total(words, column.weights)
             logs += weighted_total(log, column.weights)
         columns.append(counts)
-    return CellSums(objects, columns, logs)
 
 
 def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> tuple[Words, Words]:
@@ -132,18 +148,13 @@ def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> t
     """
     normaliser = over_clusters(joint)
     if share is None:
-        log = encode(_log(normaliser), bound, "bound")
+        log = encode(np.log(normaliser), bound, "bound")
         joint *= (phi.unit / normaliser)[:, None, :]
     else:
         normaliser[:, share == 0.0] = 1.0
-        log = encode(_log(normaliser) * share, bound, "bound")
+        log = encode(np.log(normaliser) * share, bound, "bound")
         joint *= (phi.unit * share / normaliser)[:, None, :]
     return np.rint(joint, out=joint).astype(np.int64), log
-
-
-def _log(x: Reals) -> Reals:
-    with np.errstate(divide="ignore"):
-        return np.log(x)
 
 
 def lookup_sums(tables: list[Reals], cells: list[ColumnCells], n: int, scale: Scale) -> Words:

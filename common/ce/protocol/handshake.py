@@ -57,14 +57,16 @@ class KeyShare:
     signature: bytes = field(repr=False)
 
 
-def sign_key_share(attempt: Attempt, site: str, ephemeral: EphemeralKey, key: PrivateKey, certificate: bytes) -> KeyShare:
+def sign_key_share(
+    attempt: Attempt, site: str, ephemeral: EphemeralKey, key: PrivateKey, certificate: bytes
+) -> KeyShare:
     """What a site shows to its peers."""
     message = joined(*attempt.context, site.encode(), ephemeral.public)
     return KeyShare(ephemeral.public, certificate, sign(key, message, purpose=_KEY_SHARE))
 
 
 def check_key_share(attempt: Attempt, site: str, share: KeyShare) -> x509.Certificate:
-    """That the share is `site`'s own, for this attempt. Whether its certificate is to be trusted is another question."""
+    """That the share is `site`'s own, for this attempt. Whether to trust its certificate is another question."""
     certificate = _certificate(share.certificate, site)
     message = joined(*attempt.context, site.encode(), share.public_key)
     verify(certificate, share.signature, message, purpose=_KEY_SHARE, field=f"key share of {site}")

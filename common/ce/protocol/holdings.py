@@ -72,9 +72,7 @@ class Holdings:
         held = {column.name: column for column in used}
         self.clusterings: list[SharedColumn] = list(topology.clusterings)
         self._labels = {c.index: held[c.name].recode(c.categories) for c in self.clusterings}
-        self._votes = (
-            [held[c.name].recode(classes) for c in topology.classifiers] if model.uses_votes else []
-        )
+        self._votes = [held[c.name].recode(classes) for c in topology.classifiers] if model.uses_votes else []
         self._observed = {c.index: held[c.name].observed for c in topology.columns}
         self._topology = topology
         self._given = given

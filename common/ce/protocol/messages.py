@@ -22,12 +22,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.privacy.derivation import joined, number
 from ce.ring import Scale
 
 Step = Literal["open", "sums", "objects", "columns", "view", "finish"]
@@ -55,15 +54,14 @@ class Answer:
     fraction_bits: Mapping[str, int] = field(default_factory=dict)  # of each array
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A stretch of one array of an answer: `words` from position `begin` of the flattened array on."""
 
     name: str
     shape: tuple[int, ...]
     fraction_bits: int
     begin: int
-    words: Array = field(repr=False)
+    words: Array
 
 
 def pieces(answer: Answer) -> Iterator[Piece]:
@@ -88,14 +86,15 @@ def array_hash(array: Array) -> bytes:
 
 
 def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes]) -> bytes:
-    """SHA-256 of all that a task says; `job` is the job's digest, `hashes` those of the arrays."""
-    parts = [b"ce task 1", job, *map(number, (epoch, task.round)), task.step.encode()]
-    parts += [number(task.stage), number(task.iteration), _numbers(task.starts), _numbers(task.retry)]
+    """SHA-256 of all that a task says, as lines of text; `job` is the job's digest, `hashes` those of the arrays."""
+    starts, retry = _listed(task.starts), _listed(task.retry)
+    where = f"{epoch} {task.round} {task.step} {task.stage} {task.iteration}"
+    lines = ["ce task 1", job.hex(), where, starts, retry]
     for name in sorted(task.arrays):
         array = task.arrays[name]
-        parts += [name.encode(), array.dtype.kind.encode(), _numbers(array.shape), hashes[name]]
-    return hashlib.sha256(joined(*parts)).digest()
+        lines.append(f"{name} {array.dtype.kind} {_listed(array.shape)} {hashes[name].hex()}")
+    return hashlib.sha256("\n".join(lines).encode()).digest()
 
 
-def _numbers(values: tuple[int, ...]) -> bytes:
-    return b"".join(map(number, values))
+def _listed(values: tuple[int, ...]) -> str:
+    return ",".join(map(str, values))

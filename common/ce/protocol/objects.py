@@ -52,6 +52,9 @@ class ObjectBlock:
     def shares(self, globals_: State, iteration: int) -> dict[str, Words]:
         """The block's part of every global total, the bound and the number of objects whose label moved."""
         assert self._sums is not None
+        if not self._sums.shape[-1]:
+            shapes = {**self._model.share_shapes(iteration), "bound": (), "moved": ()}
+            return {name: np.zeros((len(self._sums), *shape), dtype=np.int64) for name, shape in shapes.items()}
         sums = decode(self._sums, self._scales["objects"])
         shares = self._model.shares(self.state, sums, self.opening, globals_, iteration)
         totals = {

@@ -52,7 +52,8 @@ def run(
 ) -> Run:
     """Fit `model` to the sites' tables. `given` holds (k, n) object arrays of a start, for a single site.
 
-    With a `job_key` objects and categories go by pseudonyms and tokens, as in a job over a network. `transport_to` makes the transport, given what answers for each site; without it tasks are handed over as they are.
+    With a `job_key` objects and categories go by pseudonyms and tokens, as in a job over a network. `transport_to`
+    makes the transport, given what answers for each site; without it tasks are handed over as they are.
     """
     topology, rows = align({site: enrolment(table, model.uses_votes, job_key) for site, table in tables.items()})
     if job_key is not None:

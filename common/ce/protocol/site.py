@@ -200,7 +200,7 @@ class Site:
         """Put aside the starts that stopped. Which others, by position, go on, and which of those are retried."""
         if not set(task.starts) <= set(self._active):
             raise MessageError("starts: one that has stopped cannot go on")
-        kept = np.flatnonzero(np.isin(self._active, task.starts))
+        kept = np.array([at for at, start in enumerate(self._active) if start in task.starts], dtype=np.intp)
         for position, start in enumerate(self._active):
             if start not in task.starts:
                 self._stop(position, start)
@@ -208,7 +208,7 @@ class Site:
             for table in self._tables.values():
                 table.keep(kept)
         self._active = task.starts
-        return kept, np.isin(task.starts, task.retry)
+        return kept, np.array([start in task.retry for start in task.starts], dtype=bool)
 
     def _stop(self, position: int, start: int) -> None:
         for table in self._tables.values():

@@ -111,4 +111,3 @@ def draw(key: bytes, column: str, names: Sequence[str], shape: tuple[int, int]) 
 def _name(category: int | str) -> str:
     """The same text for the same category; 1 and "1" are two."""
     return f"{type(category).__name__} {category}"
-

@@ -6,9 +6,9 @@ byte; what was added the first time is not added again.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +40,7 @@ class Totals:
     def __init__(self, asked: Mapping[str, Asked], by_site: Mapping[str, Collection[str]]) -> None:
         self._asked = asked
         self._words: dict[str, Words] = {name: np.zeros(a.shape, dtype=np.int64) for name, a in asked.items()}
+        self._flat = {name: words.reshape(-1) for name, words in self._words.items()}
         self._open = {site: _Contribution(names) for site, names in by_site.items()}
 
     def __getitem__(self, name: str) -> Words:
@@ -69,20 +70,21 @@ class Totals:
         if piece.words.dtype != np.int64 or piece.shape != asked.shape or piece.fraction_bits != asked.fraction_bits:
             raise MessageError(f"{site}: {name} does not have the expected type, shape and scale")
         end = piece.begin + len(piece.words)
-        if piece.begin != contribution.read.get(name, 0) or end > math.prod(asked.shape):
+        total = self._flat[name]
+        if piece.begin != contribution.read.get(name, 0) or end > len(total):
             raise MessageError(f"{site}: {name} does not arrive in order")
         contribution.read[name] = end
         begin = max(piece.begin, contribution.added.get(name, 0))
         if end > begin:
-            total = self._words[name].reshape(-1)[begin:end]
-            np.add(total, piece.words[begin - piece.begin :], out=total)
+            words: Any = piece.words  # checked above
+            total[begin:end] += words[begin - piece.begin :]
             contribution.added[name] = end
 
     def end(self, site: str) -> None:
         """A site's contribution is complete."""
         contribution = self._contribution(site)
         for name in contribution.names:
-            if contribution.read.get(name, -1) != math.prod(self._asked[name].shape):
+            if contribution.read.get(name, -1) != len(self._flat[name]):
                 raise MessageError(f"{site}: {name} is missing or incomplete")
         del self._open[site]
 

@@ -135,10 +135,15 @@ class BCESteps(PosteriorCells):
                 shares["mean_log"] = mean_log
             case "joint":
                 total = alpha.sum(axis=1, keepdims=True)
-                shares["rise"] = psi(alpha + sums) - psi(alpha)
-                shares["fall"] = trigamma(alpha) - trigamma(alpha + sums)
-                shares["total_rise"] = psi(total + opening.labels) - psi(total)
-                shares["total_fall"] = trigamma(total) - trigamma(total + opening.labels)
+                # All arguments in one array: for the few objects of a small site calls cost more than numbers.
+                sizes = np.concatenate([alpha, total, alpha + sums, total + opening.labels], axis=None)
+                rise, fall = psi(sizes), trigamma(sizes)
+                ends = np.cumsum([alpha.size, total.size, sums.size])
+                for name, values, sign in (("rise", rise, 1.0), ("fall", fall, -1.0)):
+                    own, whole, owns, wholes = np.split(values, ends)
+                    shares[name] = sign * (owns.reshape(sums.shape) - own.reshape(alpha.shape))
+                    wholes = wholes.reshape(-1, 1, sums.shape[-1])
+                    shares[f"total_{name}"] = sign * (wholes - whole.reshape(total.shape))
         return shares
 
     def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:

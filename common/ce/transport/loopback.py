@@ -18,7 +18,7 @@ from typing import Any, Self
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from ce.errors import Unreachable
+from ce.errors import MessageError, Unreachable
 from ce.identity.authority import Authority
 from ce.identity.keys import make_key, pem
 from ce.identity.names import Identity
@@ -89,7 +89,7 @@ class Loopback:
             self._streams.append(asyncio.create_task(self._be_site(site, channel)))
         await asyncio.gather(*(event.wait() for event in self._connected.values()))
 
-    async def Connect(self, frames: AsyncIterator[pb.SiteFrame], context: Any) -> None:  # noqa: N802 (gRPC's name)
+    async def Connect(self, frames: AsyncIterator[pb.SiteFrame], context: Any) -> None:
         """The home's end of one stream."""
         site = (await anext(frames)).hello.site
         self._connected[site].set()
@@ -102,7 +102,11 @@ class Loopback:
             while answer is None:
                 reply = (await anext(frames)).SerializeToString()
                 self.bytes_sent += len(reply)
-                answer = gather.receive(reply)
+                try:
+                    answer = gather.receive(reply)
+                except MessageError as error:  # raised to whoever exchanges, not to gRPC
+                    self._answers.put((site, error))
+                    return
             self._answers.put((site, answer))
 
     async def _be_site(self, site: str, channel: Any) -> None:

@@ -14,15 +14,19 @@ import numpy as np
 
 from ce.errors import MessageError
 from ce.protocol.messages import Array, Piece
+from ce.ring import LARGEST_BITS
 from ce_proto.v1 import arrays_pb2 as pb
 
 #: Bytes of elements in one frame.
 CHUNK = 2**20
 #: What gRPC may take for one frame: a chunk, and room for names, tokens and certificates.
 LARGEST_FRAME = 4 * CHUNK
+#: What a piece takes in a frame beside its name and its elements, at most.
+_AROUND = 64
 _MOST_DIMENSIONS = 4
 _MOST_NAME = 200
-_TYPES = {
+_LARGEST_SIZE = 2**40
+_TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
     pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
     pb.ELEMENT_TYPE_BYTE: np.dtype("u1"),
@@ -35,26 +39,28 @@ def to_parts(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | Non
     parts, room = pb.Parts(), CHUNK
     for name, array in arrays.items():
         kind = _NUMBERS[array.dtype.kind]
-        size = _TYPES[kind].itemsize
-        # bytes() of it is row-major whatever the strides were.
-        flat = memoryview(np.ascontiguousarray(array, dtype=_TYPES[kind]).reshape(-1)).cast("B") if array.size else b""
-        offset = 0
-        while True:
-            end = min(offset + room // size * size, len(flat))
-            parts.parts.add(
-                name=name,
-                type=kind,
-                shape=array.shape,
-                fraction_bits=(fraction_bits or {}).get(name, 0),
-                offset=offset,
-                data=bytes(flat[offset:end]),
-            )
-            room -= end - offset
-            offset = end
-            if offset == len(flat):
-                break
+        bits = (fraction_bits or {}).get(name, 0)
+        elements = array.astype(_TYPES[kind], copy=False)
+        # Arrays of a few numbers, or of none, take room too: a site may be in very many small blocks.
+        around = len(name) + _AROUND
+        if room <= 0:
             yield parts
             parts, room = pb.Parts(), CHUNK
+        if array.nbytes <= room:
+            data = elements.tobytes()  # row-major whatever the strides are
+            parts.parts.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, data=data)
+            room -= len(data) + around
+            continue
+        flat = np.ascontiguousarray(elements).reshape(-1).data.cast("B")
+        offset, step = 0, elements.itemsize
+        while offset < len(flat):
+            if room < step:
+                yield parts
+                parts, room = pb.Parts(), CHUNK
+            data = bytes(flat[offset : offset + room // step * step])
+            parts.parts.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, offset=offset, data=data)
+            room -= len(data) + around
+            offset += len(data)
     parts.last = True
     yield parts
 
@@ -63,27 +69,28 @@ def pieces_of(parts: pb.Parts) -> Iterator[Piece]:
     """The pieces of one frame, each checked by itself."""
     room = CHUNK
     for part in parts.parts:
-        name = part.name
-        if not 0 < len(name) <= _MOST_NAME:
-            raise MessageError("parts: a name is not 1 to 200 characters")
+        name, data, shape = part.name, part.data, tuple(part.shape)
+        if not 0 < len(name) <= _MOST_NAME or not name.isprintable() or " " in name:
+            raise MessageError("parts: a name is not 1 to 200 characters without spaces")
         dtype = _TYPES.get(part.type)
         if dtype is None:
             raise MessageError("parts: an unknown element type")
-        shape = tuple(part.shape)
-        if len(shape) > _MOST_DIMENSIONS or math.prod(shape) >= 2**40 or any(side >= 2**40 for side in shape):
+        size = math.prod(shape)
+        # Also the sides of an array without elements must fit the machine's sizes.
+        if len(shape) > _MOST_DIMENSIONS or (size or math.prod(side or 1 for side in shape)) >= _LARGEST_SIZE:
             raise MessageError("parts: a shape is too long or too large")
-        if part.fraction_bits > 62:
-            raise MessageError("parts: more than 62 fractional bits")
-        data = part.data
-        if part.offset % dtype.itemsize or len(data) % dtype.itemsize:
+        begin, odd = divmod(part.offset, dtype.itemsize)
+        if odd or len(data) % dtype.itemsize:
             raise MessageError("parts: a piece is not whole elements")
-        begin = part.offset // dtype.itemsize
-        if begin + len(data) // dtype.itemsize > math.prod(shape):
+        if begin + len(data) // dtype.itemsize > size:
             raise MessageError("parts: a piece is longer than its array")
         room -= len(data)
         if room < 0:
             raise MessageError("parts: more than 1 MiB in one frame")
-        yield Piece(name, shape, part.fraction_bits, begin, np.frombuffer(data, dtype))
+        bits = part.fraction_bits
+        if bits > LARGEST_BITS:
+            raise MessageError("parts: more than 62 fractional bits")
+        yield Piece(name, shape, bits, begin, np.frombuffer(data, dtype))
 
 
 class Collector:
@@ -131,8 +138,9 @@ class Collector:
         array: Any = self._arrays[name] if self._open in (None, name) else None
         if array is None or piece.begin != self._filled:
             raise MessageError("parts: pieces do not arrive in order")
-        if array.shape != piece.shape or array.dtype != piece.words.dtype:
-            raise MessageError("parts: the pieces of an array disagree on its type or shape")
+        known = (array.shape, array.dtype, self.fraction_bits[name])
+        if known != (piece.shape, piece.words.dtype, piece.fraction_bits):
+            raise MessageError("parts: the pieces of an array disagree on its type, shape or scale")
         self._filled += len(piece.words)
         array.reshape(-1)[piece.begin : self._filled] = piece.words
         self._open = None if self._filled == array.size else name

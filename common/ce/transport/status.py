@@ -1,7 +1,7 @@
 """One table of errors and gRPC status codes, read by both ends.
 
-An error travels as its code, its sentence in the status details, and its class and rule in the trailing metadata, and is
-raised again on the other side as what it was. What is not in the table travels as INTERNAL without details.
+An error travels as its code, its sentence in the status details, and its class and rule in the trailing metadata, and
+is raised again on the other side as what it was. What is not in the table travels as INTERNAL without details.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import grpc
 
 from ce import errors
-from ce.errors import CeError, JobFailed, Refused, Unreachable
+from ce.errors import CeError, JobFailed, LimitReached, Refused, Unreachable
 
 CODES: dict[type[CeError], grpc.StatusCode] = {
     errors.UnknownJob: grpc.StatusCode.NOT_FOUND,
@@ -50,7 +50,7 @@ def to_status(error: BaseException) -> tuple[grpc.StatusCode, str, Trailer]:
 
 
 def from_status(code: grpc.StatusCode, details: str, trailer: Iterable[tuple[str, str | bytes]] | None) -> CeError:
-    """The error that the other side raised; an Unreachable where there was no other side."""
+    """The error that the other side raised; an Unreachable where there was no other side, or it had no room."""
     given = {key: value for key, value in trailer or () if isinstance(value, str)}
     kind = _CLASSES.get(given.get(_CLASS_KEY, ""))
     if kind is Refused:
@@ -60,4 +60,6 @@ def from_status(code: grpc.StatusCode, details: str, trailer: Iterable[tuple[str
         return kind(details)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Unreachable(details or "no answer")
+    if code == grpc.StatusCode.RESOURCE_EXHAUSTED:  # gRPC itself counts streams, before our code is asked
+        return LimitReached(f"the other side takes no more calls at once: try again later ({details or 'no details'})")
     return JobFailed(f"{details or 'no details'} ({code.name})")

@@ -1,8 +1,8 @@
 """Channels and servers over mutual TLS 1.3, the only way in; and the settings that both ends of a stream share.
 
-gRPC for Python cannot be told which TLS versions to speak. It can be told which cipher suites of TLS 1.2 to offer (TLS 1.3
-has its own): ours is one that needs an RSA certificate, and all our keys are elliptic-curve keys. So no TLS 1.2 handshake
-can succeed, at either end.
+gRPC for Python cannot be told which TLS versions to speak. It can be told which cipher suites of TLS 1.2 to offer (TLS
+1.3 has its own): ours is one that needs an RSA certificate, and all our keys are elliptic-curve keys. So no TLS 1.2
+handshake can succeed, at either end.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
 # Its notes on every closed connection are for daemons, which turn them into log records, not for terminals.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
-import grpc  # noqa: E402  (reads both when it is first used)
-import grpc.aio  # noqa: E402
+import grpc
+import grpc.aio
 
-from ce.identity.names import COORDINATOR_SERVER_NAME  # noqa: E402
-from ce.transport.parts import LARGEST_FRAME  # noqa: E402
+from ce.identity.names import COORDINATOR_SERVER_NAME
+from ce.transport.parts import LARGEST_FRAME
 
 #: A silent peer is asked for a sign of life this often, and given up after the timeout.
 KEEPALIVE_S = 10

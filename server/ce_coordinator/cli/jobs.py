@@ -9,31 +9,28 @@ from typing import Any
 from uuid import uuid4
 
 import click
-from google.protobuf.json_format import MessageToDict
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
-from ce.cli.options import format_option
-from ce.cli.output import ago, say, show_table, size
-from ce.errors import CeError, Cancelled, InputError, JobFailed, Refused
+from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table
+from ce.errors import InputError
 from ce.identity.files import make_directory, rewrite
 from ce.job import Job
 from ce_coordinator.cli.calling import call
-from ce_coordinator.cli.options import config_option, read_config
-from ce_coordinator.cli.watching import watch_job
+from ce_coordinator.cli.options import config_option, next_command, read_config
+from ce_coordinator.cli.picture import progress, state_text
+from ce_coordinator.cli.plain import plain
+from ce_coordinator.cli.watching import watch_to_the_end
 from ce_proto.v1 import operator_pb2 as pb
 
-_COLOURS = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "cyan"}
 
-
-@click.command()
+@click.command(short_help="Submit a job to its sites.")
 @click.argument("job", type=click.Path(path_type=Path), metavar="JOB.toml")
 @click.option("--watch", "watch_", is_flag=True, help="Show the job's progress, and end as it ends.")
 @click.option("--token", help="Makes submitting again safe: the same token and job are one job.  [default: random]")
 @config_option
 @format_option
 def submit(job: Path, watch_: bool, token: str | None, config: Path, format_: str) -> None:
-    """Submit a job to its sites.
+    """Submit a job to its sites. Every site decides by its own rules whether it takes part.
 
     \b
     Examples:
@@ -45,16 +42,13 @@ def submit(job: Path, watch_: bool, token: str | None, config: Path, format_: st
     request = pb.SubmitJobRequest(token=token or uuid4().hex, definition=definition)
     status = call(settings, lambda stub, timeout: stub.SubmitJob(request, timeout=timeout))
     if watch_:
-        end_like(watch_job(settings, status.job, format_))
+        watch_to_the_end(settings, status.job, config, format_)
         return
-    say(
-        format_,
-        as_dict(status),
-        f"job {status.job} is {status.state}; follow it with: ce-coordinator watch {status.job} --config {config}",
-    )
+    then = next_command("watch", status.job, config=config)
+    say(format_, plain(status), f"job {status.job} is {status.state}; follow it with: {then}")
 
 
-@click.command("list")
+@click.command("list", short_help="List all jobs, the newest first.")
 @config_option
 @format_option
 def list_(config: Path, format_: str) -> None:
@@ -66,30 +60,24 @@ def list_(config: Path, format_: str) -> None:
       ce-coordinator list --config /srv/ce --format json
     """
     answer = call(read_config(config), lambda stub, timeout: stub.ListJobs(pb.ListJobsRequest(), timeout=timeout))
-    if format_ == "json":
-        click.echo(json.dumps([as_dict(job) for job in answer.jobs], indent=2))
+    if format_ == "json" or not answer.jobs:
+        say(format_, [plain(job) for job in answer.jobs], "no jobs yet: ce-coordinator submit JOB.toml")
         return
-    if not answer.jobs:
-        click.echo("no jobs yet: ce-coordinator submit JOB.toml")
-        return
-    table = Table()
-    for title in ("job", "state", "model", "sites", "iteration", "submitted", "reason"):
-        table.add_column(title)
+    table = list_table("job", "state", "model", "sites", "iteration", "submitted", "reason")
     for job in answer.jobs:
-        colour = _COLOURS.get(job.state, "")
         table.add_row(
-            escape(job.job),
-            f"[{colour}]{job.state}[/]" if colour else job.state,
+            Text(job.job),
+            state_text(job.state),
             job.model,
             ", ".join(site.site for site in job.sites),
-            str(job.iteration or ""),
+            f"{job.iteration:,}" if job.iteration else "",
             _when(job.submitted_s),
-            escape(job.reason),
+            Text(job.reason),
         )
     show_table(table)
 
 
-@click.command()
+@click.command(short_help="Show one job: its state, its sites, whom it waits for.")
 @click.argument("job")
 @config_option
 @format_option
@@ -99,36 +87,41 @@ def show(job: str, config: Path, format_: str) -> None:
     \b
     Examples:
       ce-coordinator show demo --config /srv/ce
+      ce-coordinator show demo --config /srv/ce --format json
     """
     status = call(read_config(config), lambda stub, timeout: stub.GetJob(pb.GetJobRequest(job=job), timeout=timeout))
     if format_ == "json":
-        click.echo(json.dumps(as_dict(status), indent=2))
+        click.echo(json.dumps(plain(status), indent=2))
         return
-    facts = Table(title=escape(f"Job {status.job}"), title_justify="left", show_header=False)
-    facts.add_row("state", status.state)
+    facts = fact_table()
+    facts.add_row("job", Text(status.job))
+    facts.add_row("state", state_text(status.state))
     facts.add_row("model", f"{status.model}, {status.privacy} sums")
     facts.add_row("submitted", f"{_when(status.submitted_s)} by {status.operator}")
     facts.add_row("attempt", str(status.epoch))
     if status.layout:
         facts.add_row("layout", f"{status.layout}, {status.objects:,} objects")
-    if status.iteration:
-        facts.add_row("iteration", f"{status.iteration:,}")
-    if status.bound_path:
-        facts.add_row("bound", f"{status.bound_path[-1]:,.4f}")
-    if status.exchanges:
-        facts.add_row("exchanges", f"{status.exchanges:,} ({size(status.bytes)})")
+    for name, value in progress(status):
+        facts.add_row(name, value)
     if status.reason:
-        facts.add_row("reason", escape(status.reason))
+        facts.add_row("reason", Text(status.reason))
+    if status.rule:
+        facts.add_row("rule", Text(status.rule))
     show_table(facts)
-    show_table(sites_table(status.sites, status.now_s))
+    click.echo()
+    sites = list_table("site", "connected", "seen", *(["objects"] if any(s.objects for s in status.sites) else []))
+    for site in status.sites:
+        objects = [f"{site.objects:,}"] if any(s.objects for s in status.sites) else []
+        sites.add_row(site.site, _connected(site), _seen(site, status.now_s), *objects)
+    show_table(sites)
 
 
-@click.command()
+@click.command(short_help="Cancel a job that is not over.")
 @click.argument("job")
 @config_option
 @format_option
 def cancel(job: str, config: Path, format_: str) -> None:
-    """Cancel a job that is not over. Its sites are told.
+    """Cancel a job that is not over. Its sites are told. One that is over stays as it is.
 
     \b
     Examples:
@@ -136,10 +129,11 @@ def cancel(job: str, config: Path, format_: str) -> None:
     """
     request = pb.CancelJobRequest(job=job)
     status = call(read_config(config), lambda stub, timeout: stub.CancelJob(request, timeout=timeout))
-    say(format_, as_dict(status), f"job {status.job} is {status.state}")
+    over = "" if status.state == "cancelled" else ": there was nothing left to cancel"
+    say(format_, plain(status), f"job {status.job} is {status.state}{over}")
 
 
-@click.command()
+@click.command(short_help="List the sites: who has a certificate, who is connected.")
 @config_option
 @format_option
 def sites(config: Path, format_: str) -> None:
@@ -148,22 +142,20 @@ def sites(config: Path, format_: str) -> None:
     \b
     Examples:
       ce-coordinator sites --config /srv/ce
+      ce-coordinator sites --config /srv/ce --format json
     """
     answer = call(read_config(config), lambda stub, timeout: stub.ListSites(pb.ListSitesRequest(), timeout=timeout))
-    if format_ == "json":
-        click.echo(json.dumps([as_dict(site) for site in answer.sites], indent=2))
+    if format_ == "json" or not answer.sites:
+        say(format_, [plain(site) for site in answer.sites], "no sites yet: ce-coordinator sign SITE.csr")
         return
-    table = Table()
-    for title in ("site", "connected", "last seen", "software", "key fingerprint"):
-        table.add_column(title)
+    table = list_table("site", "connected", "seen", "software", "key fingerprint")
     now = datetime.now(UTC).timestamp()
     for site in answer.sites:
-        seen = "never" if not site.last_seen_s else ago(now - site.last_seen_s)
-        table.add_row(site.site, "yes" if site.connected else "no", seen, escape(site.software), site.fingerprint)
+        table.add_row(site.site, _connected(site), _seen(site, now), Text(site.software), site.fingerprint)
     show_table(table)
 
 
-@click.command()
+@click.command(short_help="Fetch what the operator may see of a result.")
 @click.argument("job")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="JOB.json goes here.")
 @config_option
@@ -171,9 +163,12 @@ def sites(config: Path, format_: str) -> None:
 def result(job: str, out: Path, config: Path, format_: str) -> None:
     """Fetch what the operator may see of a result: parameters, bound, sizes; no memberships.
 
+    Every site has its own objects' memberships in its own result directory.
+
     \b
     Examples:
       ce-coordinator result demo --config /srv/ce --out results
+      ce-coordinator result demo --config /srv/ce --out results --format json
     """
     request = pb.GetResultRequest(job=job)
     answer = call(read_config(config), lambda stub, timeout: stub.GetResult(request, timeout=timeout))
@@ -187,48 +182,17 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
     say(
         format_,
         {"written": str(path), "result": report},
-        f"bound {report['lower_bound']:,.4f} after {report['iterations']} iterations; sizes {sizes}",
+        f"bound {report['lower_bound']:,.4f} after {report['iterations']:,} iterations; sizes {sizes}",
         f"wrote {path}",
     )
 
 
-def sites_table(sites: Any, now: float) -> Table:
-    """The sites of a job."""
-    table = Table(title="Sites", title_justify="left")
-    for title in ("site", "stream", "last seen", "objects", ""):
-        table.add_column(title)
-    for site in sites:
-        seen = "never" if not site.last_seen_s else ago(now - site.last_seen_s)
-        table.add_row(
-            site.site,
-            "[green]open[/]" if site.connected else "[red]none[/]",
-            seen,
-            f"{site.objects:,}" if site.objects else "",
-            "[yellow]awaited[/]" if site.awaited else "",
-        )
-    return table
+def _connected(site: pb.SiteStatus) -> Text:
+    return Text("yes", style="green") if site.connected else Text("no", style="red")
 
 
-def end_like(status: pb.JobStatus) -> None:
-    """Leave as the job did: a failed one with its exit code."""
-    if status.state == "done":
-        return
-    reason = status.reason or f"job {status.job} is {status.state}"
-    if status.state == "cancelled":
-        raise Cancelled(reason)
-    if status.rule:
-        raise Refused(status.rule, reason.removesuffix(f" (rule: {status.rule})"))
-    error: CeError = JobFailed(reason)
-    error.exit_code = status.exit_code or error.exit_code  # type: ignore[misc]
-    raise error
-
-
-def as_dict(message: Any) -> dict[str, Any]:
-    """A message for --format json: every field, by its name in the contract."""
-    found: dict[str, Any] = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return found
+def _seen(site: pb.SiteStatus, now: float) -> str:
+    return ago(now - site.last_seen_s) if site.last_seen_s else "never"
 
 
 def _when(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -26,3 +27,8 @@ def read_config(path: Path) -> CoordinatorSettings:
             f"{path}: there is no configuration: run `ce-coordinator init DIR` once, then give --config DIR"
         )
     return CoordinatorSettings.read(path)
+
+
+def next_command(*words: str, config: Path) -> str:
+    """A command to type next, as a shell takes it."""
+    return shlex.join(["ce-coordinator", *words, "--config", str(config)])

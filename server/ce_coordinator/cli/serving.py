@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import click
 
-from ce.cli.checking import Checks
-from ce.cli.options import format_option
-from ce.errors import CeError, ConfigError, Unreachable
-from ce.identity.certificates import read_certificate
+from ce.cli.checking import Checks, check_writable
+from ce.cli.entry import daemon_level, daemon_options
+from ce.cli.output import format_option
+from ce.errors import ConfigError
+from ce.identity.certificates import identity_of, read_certificate
 from ce.logs import configure, relay_native_stderr
 from ce_coordinator.cli.options import config_option, read_config
 from ce_coordinator.config import CoordinatorSettings
@@ -24,20 +23,23 @@ from ce_coordinator.store.sqlite import SqliteStore
 RENEW = timedelta(days=30)
 
 
-@click.command()
+@click.command(short_help="Run the coordinator until it is told to stop.")
 @config_option
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Instead of log.level.")
-def serve(config: Path, log_level: str | None) -> None:
+@daemon_options
+def serve(config: Path, log_level: str | None, format_: str | None) -> None:
     """Run the coordinator until it is told to stop (SIGTERM, Ctrl-C).
+
+    Jobs that are under way begin again, or go on, when it is started again.
 
     \b
     Examples:
       ce-coordinator serve --config /srv/ce
+      ce-coordinator serve --config /srv/ce --format json --log-level debug
       CE_COORDINATOR_LISTEN=127.0.0.1:9000 ce-coordinator serve --config /srv/ce
     """
     settings = read_config(config)
-    configure(log_level or settings.log.level, format=settings.log.format)  # type: ignore[arg-type]
-    # The C library says only here why it refuses a handshake. It reads this when it is first imported.
+    configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    # The C library says only here why it refuses a handshake. It reads this when it is first used.
     os.environ["GRPC_VERBOSITY"] = "INFO"
     from ce_coordinator.daemon import serve as run
 
@@ -45,11 +47,13 @@ def serve(config: Path, log_level: str | None) -> None:
         asyncio.run(run(settings))
 
 
-@click.command()
+@click.command(short_help="See whether the coordinator could run.")
 @config_option
 @format_option
 def check(config: Path, format_: str) -> None:
-    """Whether the coordinator could run: one line for each thing, ok or what to do.
+    """See whether the coordinator could run: one line for each thing, ok or what to do.
+
+    Ends with the exit code of the first thing that is not as it should be. Changes nothing.
 
     \b
     Examples:
@@ -57,60 +61,75 @@ def check(config: Path, format_: str) -> None:
       ce-coordinator check --config /srv/ce --format json
     """
     checks = Checks()
-    settings = checks.run("configuration", lambda: read_config(config), "every key is known")
+    settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
     if settings is not None:
         _check_all(settings, checks)
     checks.finish(format_)
 
 
 def _check_all(settings: CoordinatorSettings, checks: Checks) -> None:
+    from ce.identity.denied import DenyList
     from ce_coordinator.cli.calling import open_credentials as operator_credentials
     from ce_coordinator.daemon import issued_sites, open_credentials
 
     checks.run("certificate", lambda: open_credentials(settings), f"{settings.certificate} and its key are valid")
-    checks.run("expiry", lambda: _not_soon(settings.certificate), "more than 30 days left")
-    checks.run("operator", lambda: operator_credentials(settings), f"{settings.operator.certificate} is valid")
+    operator = checks.run(
+        "operator", lambda: operator_credentials(settings), f"{settings.operator.certificate} and its key are valid"
+    )
+    checks.run("expiry", lambda: _not_soon(settings), "all certificates have more than 30 days left")
+    checks.run("denied", lambda: DenyList(settings.denied), f"{settings.denied} can be read, where there is one")
     sites = checks.run("sites", lambda: issued_sites(settings.authority), None)
     if sites is not None:
         checks.note("sites", f"{len(sites)} signed: {', '.join(sites) or 'none yet (ce-coordinator sign)'}")
-    running = _is_running(settings)
-    if running:
-        checks.note("listen", f"{settings.listen}: a coordinator is running there")
-        checks.run("call", _caller(settings), "the operator's certificate is let in")
-    else:
-        checks.run("listen", lambda: _listen(settings.listen), f"{settings.listen} is free")
-        checks.run("store", lambda: SqliteStore(settings.store).close(), f"{settings.store} can be used")
+    _check_place(settings, checks, can_call=operator is not None)
 
 
-def _caller(settings: CoordinatorSettings) -> Callable[[], object]:
+def _check_place(settings: CoordinatorSettings, checks: Checks, *, can_call: bool) -> None:
+    """The address and the store are either free, or those of a coordinator that is running."""
+    from ce_coordinator.daemon import check_free
+
+    try:
+        check_free(settings.listen)
+    except ConfigError as error:
+        if not can_call:
+            checks.fail("listen", error)
+            return
+        answered = checks.run("call", lambda: _call(settings), "the operator's certificate is let in")
+        if answered is None:
+            checks.fail("listen", error)
+        else:
+            checks.note("listen", f"{settings.listen}: a coordinator is running there")
+        return
+    checks.note("listen", f"{settings.listen} is free")
+    checks.run("store", lambda: _check_store(settings.store), f"{settings.store} can be used")
+
+
+def _call(settings: CoordinatorSettings) -> object:
     from ce_coordinator.cli.calling import call
     from ce_proto.v1 import operator_pb2 as pb
 
-    return lambda: call(settings, lambda stub, timeout: stub.ListSites(pb.ListSitesRequest(), timeout=timeout))
+    return call(settings, lambda stub, timeout: stub.ListSites(pb.ListSitesRequest(), timeout=timeout))
 
 
-def _is_running(settings: CoordinatorSettings) -> bool:
-    try:
-        _caller(settings)()
-    except Unreachable:
-        return False
-    except CeError:
-        return True
-    return True
+def _check_store(path: Path) -> None:
+    # A store made here would belong to whoever checks, and not to whoever serves.
+    if path.exists():
+        SqliteStore(path).close()
+    else:
+        check_writable(path.parent)
 
 
-def _not_soon(path: Path) -> None:
-    left = read_certificate(path).not_valid_after_utc - datetime.now(UTC)
-    if left < RENEW:
-        raise ConfigError(f"{path} ends in {left.days} days: sign a new one")
-
-
-def _listen(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-    except OSError as error:
-        raise ConfigError(f"cannot listen at {address}: {error.strerror}: change listen, or stop what is there") from error
+def _not_soon(settings: CoordinatorSettings) -> None:
+    """Raises ConfigError when a certificate ends soon. A site whose certificate has ended has left."""
+    authority = settings.authority / "ca.pem"
+    paths = [authority, settings.certificate, settings.operator.certificate]
+    paths += sorted((settings.authority / "issued").glob("site-*.pem"))
+    ending = []
+    for path in filter(Path.exists, paths):  # what is missing has been said
+        certificate = read_certificate(path)
+        whose = "the authority" if path == authority else str(identity_of(certificate, str(path)))
+        left = certificate.not_valid_after_utc - datetime.now(UTC)
+        if timedelta(0) < left < RENEW:
+            ending.append(f"that of {whose} in {left.days} days")
+    if ending:
+        raise ConfigError(f"certificates end soon: {', '.join(ending)}; sign new ones")

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import os
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import click
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from ce.cli.options import format_option
-from ce.cli.output import say
+from ce.cli.output import format_option, say
 from ce.errors import ConfigError
 from ce.identity.authority import Authority
-from ce.identity.certificates import fingerprint
-from ce.identity.files import make_directory, write_new
+from ce.identity.certificates import check_fingerprint_text, fingerprint
+from ce.identity.files import make_directory, rewrite, write_new
 from ce.identity.keys import make_key, write_key
-from ce.identity.names import Identity
+from ce.identity.names import Identity, Role
 from ce.identity.requests import read_csr
-from ce.settings import sample
+from ce.settings import check_address, sample
 from ce_coordinator.cli.options import config_option, read_config
 from ce_coordinator.config import (
     AUTHORITY_PASSPHRASE_VARIABLE,
     FILE_NAME,
     PASSPHRASE_VARIABLE,
     CoordinatorSettings,
+    Operator,
 )
 
 _HEADING = "Configuration of a ce coordinator. Every key is here, with its default."
 _PUBLIC = 0o644
 
 
-@click.command()
+@click.command(short_help="Make a coordinator's directory: authority, keys, configuration.")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--name", default="coordinator", show_default=True, help="The coordinator's name in its certificate.")
 @click.option("--operator", default="operator", show_default=True, help="The operator's name in its certificate.")
@@ -49,6 +51,10 @@ def init(directory: Path, name: str, operator: str, listen: str, format_: str) -
       ce-coordinator init /srv/ce --name hub --operator olga --listen 0.0.0.0:9000
     """
     identities = {"coordinator": Identity("coordinator", name), "operator": Identity("operator", operator)}
+    address = _dialled(listen)
+    # Before anything is written: a second try must not find half of the first.
+    CoordinatorSettings(listen=listen, operator=Operator(address=address))
+    text = sample(CoordinatorSettings, _HEADING, listen=listen, **{"operator.address": address})
     if (directory / FILE_NAME).exists():
         raise ConfigError(f"{directory} has a coordinator already: choose another directory")
     now = datetime.now(UTC)
@@ -59,14 +65,12 @@ def init(directory: Path, name: str, operator: str, listen: str, format_: str) -
         write_key(directory / f"{file}.key", key, _given(PASSPHRASE_VARIABLE))
         certificate = authority.issue(identity, key, now)
         write_new(directory / f"{file}.pem", certificate.public_bytes(Encoding.PEM), _PUBLIC)
-    port = listen.rpartition(":")[2]
-    text = sample(CoordinatorSettings, _HEADING, listen=listen, **{"operator.address": f"localhost:{port}"})
     write_new(directory / FILE_NAME, text.encode(), _PUBLIC)
-    CoordinatorSettings.read(directory / FILE_NAME)
+    where = shlex.quote(str(directory))
     steps = (
-        f"ce-coordinator serve --config {directory}",
-        f"ce-coordinator sign SITE.csr --config {directory} --out DIR   (for each site; send back what it writes)",
-        f"ce-coordinator submit job.toml --config {directory} --watch",
+        f"ce-coordinator serve --config {where}",
+        f"ce-coordinator sign SITE.csr --config {where} --out DIR   (for each site; send back what it writes)",
+        f"ce-coordinator submit job.toml --config {where} --watch",
     )
     say(
         format_,
@@ -77,46 +81,74 @@ def init(directory: Path, name: str, operator: str, listen: str, format_: str) -
     )
 
 
-@click.command()
+def _dialled(listen: str) -> str:
+    """Where the operator's commands, on the same machine, reach a coordinator that listens there."""
+    check_address("--listen", listen)
+    host, _, port = listen.rpartition(":")
+    return f"localhost:{port}" if host in ("0.0.0.0", "[::]") else listen
+
+
+@click.command(short_help="Sign a site's request for a certificate.")
 @click.argument("csr", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where NAME.pem and ca.pem go.  [default: .]")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="DIR", help="Where NAME.pem and ca.pem go.  [default: .]"
+)
+@click.option("--show", "only_show", is_flag=True, help="Show who asks and the key's fingerprint; sign nothing.")
+@click.option(
+    "--fingerprint", "told", metavar="SHA256:...", help="What the site read out to you; another key is refused."
+)
 @click.option("--days", type=click.IntRange(1, 3650), default=397, show_default=True, help="How long it is valid.")
 @click.option("--as", "as_", metavar="ROLE/NAME", help="Sign for somebody else than a site, like operator/olga.")
 @click.option("--replace", is_flag=True, help="The name may have a certificate for another key: this one replaces it.")
 @config_option
 @format_option
 def sign(
-    csr: Path, out: Path | None, days: int, as_: str | None, replace: bool, config: Path, format_: str
+    csr: Path,
+    out: Path | None,
+    only_show: bool,
+    told: str | None,
+    days: int,
+    as_: str | None,
+    replace: bool,
+    config: Path,
+    format_: str,
 ) -> None:
-    """Sign a site's request. Compare its fingerprint with the site by telephone first.
+    """Sign a site's request for a certificate.
+
+    Whoever asked may not be who it says: let the site read its fingerprint out to you on the telephone, and give it
+    with --fingerprint, or compare it with what --show shows.
 
     \b
     Examples:
-      ce-coordinator sign north.csr --config /srv/ce --out to-north
+      ce-coordinator sign north.csr --show
+      ce-coordinator sign north.csr --fingerprint SHA256:5f0c... --config /srv/ce --out to-north
       ce-coordinator sign north.csr --config /srv/ce --replace
     """
-    settings = read_config(config)
-    expected = None
-    if as_ is not None:
-        role, _, name = as_.partition("/")
-        if role not in ("site", "operator") or not name:
-            raise click.UsageError("--as is site/NAME or operator/NAME")
-        expected = Identity(role, name)  # type: ignore[arg-type]
+    expected = None if as_ is None else _expected(as_)
     try:
         request = csr.read_bytes()
     except OSError as error:
         raise ConfigError(f"{csr}: cannot be read: {error.strerror}") from error
     asked = read_csr(request)
+    own = fingerprint(asked.public_key)
+    if told is not None and check_fingerprint_text(told) != own:
+        raise ConfigError(
+            f"the request is for another key than that of {told}: it was not made by whoever read that out to you, or "
+            "not the newest one; ask for the request again"
+        )
+    if only_show:
+        facts = {"identity": asked.identity.uri, "fingerprint": own}
+        say(format_, facts, f"{csr} asks for a certificate of {asked.identity}", f"key fingerprint {own}")
+        return
+    settings = read_config(config)
     hint = f"set {AUTHORITY_PASSPHRASE_VARIABLE}"
     authority = Authority.open(settings.authority, _given(AUTHORITY_PASSPHRASE_VARIABLE), hint=hint)
-    certificate = authority.sign(request, expected, datetime.now(UTC), days, replace=replace)
     directory = out or Path()
     make_directory(directory)
+    certificate = authority.sign(request, expected, datetime.now(UTC), days, replace=replace)
     written = [directory / f"{asked.identity.name}.pem", directory / "ca.pem"]
     for path, content in zip(written, (certificate, authority.certificate), strict=True):
-        path.unlink(missing_ok=True)
-        write_new(path, content.public_bytes(Encoding.PEM), _PUBLIC)
-    own = fingerprint(certificate)
+        rewrite(path, content.public_bytes(Encoding.PEM))
     say(
         format_,
         {
@@ -128,7 +160,16 @@ def sign(
         f"signed {asked.identity} until {certificate.not_valid_after_utc:%Y-%m-%d}",
         f"key fingerprint {own}",
         *(f"wrote {path}" for path in written),
+        f"next: send both to {asked.identity.name}"
+        + (", which puts them into its directory as site.pem and ca.pem" if asked.identity.role == "site" else ""),
     )
+
+
+def _expected(as_: str) -> Identity:
+    role, _, name = as_.partition("/")
+    if role not in ("site", "operator") or not name:
+        raise click.UsageError("--as is site/NAME or operator/NAME")
+    return Identity(cast("Role", role), name)
 
 
 def _given(variable: str) -> bytes | None:

@@ -6,158 +6,181 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Self
 
 import click
-from google.protobuf.json_format import MessageToDict
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from ce.cli.options import format_option
-from ce.cli.output import ago, size
-from ce.errors import Unreachable
+from ce.cli.output import format_option, span
+from ce.errors import Cancelled, CeError, JobFailed, Refused, Unreachable
 from ce_coordinator.cli.calling import coordinator
-from ce_coordinator.cli.options import config_option, read_config
+from ce_coordinator.cli.options import config_option, next_command, read_config
+from ce_coordinator.cli.picture import ENDS, late_sites, line, picture
+from ce_coordinator.cli.plain import plain
 from ce_coordinator.config import CoordinatorSettings
 from ce_proto.v1 import operator_pb2 as pb
 
-_BARS = "▁▂▃▄▅▆▇█"
-#: A coordinator that restarts is waited for.
+#: A coordinator that was there and is gone is waited for: it may be starting again.
 PATIENCE_S = 60.0
 _PAUSE_S = 0.5
+#: Where there is no terminal, a line now and then; less and less often.
+FIRST_INTERVAL_S, LONGEST_INTERVAL_S = 5.0, 60.0
+#: Lines of a screen beside the sites.
+_OTHER_ROWS = 8
 
 
-@click.command()
+@click.command(short_help="Follow a job until it ends, and end as it ends.")
 @click.argument("job")
 @config_option
 @format_option
 def watch(job: str, config: Path, format_: str) -> None:
-    """Follow a job until it ends, and end as it ends. Survives a restart of the coordinator.
+    """Follow a job until it ends, and end as it ends: with exit code 0 when it is done.
 
-    With --format json every update is one line.
+    Survives a restart of the coordinator. Ctrl-C ends the watching, not the job. With --format json every update is one
+    line.
 
     \b
     Examples:
       ce-coordinator watch demo --config /srv/ce
+      ce-coordinator watch demo --config /srv/ce --format json
     """
-    from ce_coordinator.cli.jobs import end_like
-
-    end_like(watch_job(read_config(config), job, format_))
+    watch_to_the_end(read_config(config), job, config, format_)
 
 
-def watch_job(settings: CoordinatorSettings, job: str, format_: str) -> pb.JobStatus:
-    """Show the job until it is over; returns its last status."""
-    if format_ == "json":
-        return asyncio.run(_follow(settings, job, _print_json))
-    console = Console(emoji=False)
-    if not sys.stdout.isatty():
-        return asyncio.run(_follow(settings, job, _Lines().show))
-    with Live(console=console, refresh_per_second=10) as live:
-        return asyncio.run(_follow(settings, job, lambda status: live.update(picture(status))))
+def watch_to_the_end(settings: CoordinatorSettings, job: str, config: Path, format_: str) -> None:
+    """Show a job until it is over, and leave as it did: a failed one with its exit code."""
+    view = _view(format_)
+    try:
+        with view:
+            status = asyncio.run(_follow(settings, job, view))
+    except KeyboardInterrupt:
+        if format_ == "text":
+            click.echo(f"the job goes on; look again with: {next_command('watch', job, config=config)}", err=True)
+        raise
+    if status.state != "done":
+        raise ended_as(status)
+    if format_ == "text":
+        click.echo(f"fetch the result with: {next_command('result', job, '--out', 'DIR', config=config)}")
 
 
-async def _follow(settings: CoordinatorSettings, job: str, show: Any) -> pb.JobStatus:
-    """Every status of the job, over as many connections as it takes."""
+def ended_as(status: pb.JobStatus) -> CeError:
+    """The error that the end of a job amounts to."""
+    reason = status.reason or f"job {status.job} is {status.state}"
+    if status.state == "cancelled":
+        return Cancelled(reason)
+    if status.rule:
+        return Refused(status.rule, reason.removesuffix(f" (rule: {status.rule})"))
+    error = JobFailed(reason)
+    error.exit_code = status.exit_code or error.exit_code  # type: ignore[misc]
+    return error
+
+
+class View:
+    """Where updates go."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def show(self, status: pb.JobStatus) -> None:
+        """The job has changed, or a second has passed."""
+        raise NotImplementedError
+
+    def lost(self, address: str, left_s: float) -> None:
+        """The coordinator does not answer, and is waited for this long yet."""
+
+
+async def _follow(settings: CoordinatorSettings, job: str, view: View) -> pb.JobStatus:
+    """Every status of the job, over as many connections as it takes; returns the last."""
     loop = asyncio.get_running_loop()
-    last_heard = loop.time()
+    heard_at: float | None = None
+    status: pb.JobStatus
     while True:
         try:
             async with coordinator(settings) as stub:
                 async for status in stub.WatchJob(pb.WatchJobRequest(job=job)):
-                    last_heard = loop.time()
-                    show(status)
-                    if status.state in ("done", "failed", "cancelled"):
+                    heard_at = loop.time()
+                    view.show(status)
+                    if status.state in ENDS:
                         return status
         except Unreachable:
-            if loop.time() - last_heard > PATIENCE_S:
+            left = -1.0 if heard_at is None else heard_at + PATIENCE_S - loop.time()
+            if left < 0:
                 raise
+            view.lost(settings.operator.address, left)
         await asyncio.sleep(_PAUSE_S)
 
 
-def picture(status: pb.JobStatus) -> Group:
-    """One screen."""
-    head = Text.from_markup(f"[bold]{escape(status.job)}[/]  {status.state}  {status.model}, {status.privacy} sums")
-    if status.epoch > 1:
-        head.append(f"  attempt {status.epoch}", style="yellow")
-    if status.layout:
-        head.append(f"  {status.layout} layout, {status.objects:,} objects")
-    lines: list[Any] = [head, _sites(status)]
-    if status.iteration:
-        most = f" of at most {status.max_iterations:,}" if status.max_iterations else ""
-        running = f", {status.starts_running} starts running" if status.starts_running else ""
-        lines.append(f"iteration {status.iteration:,}{most}{running}")
-    if status.bound_path:
-        lines.append(f"bound {status.bound_path[-1]:,.4f}  {curve(status.bound_path)}")
-    if status.exchanges:
-        rate = f", {status.exchanges_per_s:.1f} per second" if status.exchanges_per_s else ""
-        lines.append(f"exchanges {status.exchanges:,}{rate}, {size(status.bytes)}")
-    if (wait := waiting(status)) is not None:
-        lines.append(Text(wait, style="yellow"))
-    if status.reason:
-        lines.append(Text(status.reason, style="red"))
-    return Group(*lines)
+def _view(format_: str) -> View:
+    if format_ == "json":
+        return JsonLines()
+    console = Console(emoji=False, highlight=False)
+    # Not console.is_terminal alone: FORCE_COLOR makes that true for files.
+    if sys.stdout.isatty() and not console.is_dumb_terminal:
+        return Screen(console)
+    return Lines()
 
 
-def waiting(status: pb.JobStatus) -> str | None:
-    """Whom the job waits for, and for how long yet."""
-    absent = [site for site in status.sites if site.awaited and not site.connected]
-    left = status.deadline_s - status.now_s
-    if not absent or status.state in ("done", "failed", "cancelled"):
-        return None
-    names = ", ".join(
-        f"{site.site} ({'never seen' if not site.last_seen_s else f'last seen {ago(status.now_s - site.last_seen_s)} ago'})"
-        for site in absent
-    )
-    return f"waiting for {names}, deadline in {ago(left)}"
-
-
-def curve(path: Any, width: int = 40) -> str:
-    """The bound over the iterations; its first steps dwarf the rest, so that the later half sets the scale."""
-    values = list(path)
-    step = max(len(values) / width, 1.0)
-    shown = [values[min(int(i * step), len(values) - 1)] for i in range(min(width, len(values)))]
-    floor = sorted(values)[len(values) // 4]
-    top = max(values)
-    span = (top - floor) or 1.0
-    return "".join(_BARS[min(max(int((v - floor) / span * (len(_BARS) - 1)), 0), len(_BARS) - 1)] for v in shown)
-
-
-def _sites(status: pb.JobStatus) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for site in status.sites:
-        seen = "never seen" if not site.last_seen_s else f"last seen {ago(status.now_s - site.last_seen_s)}"
-        mark = "[green]●[/]" if site.connected else "[red]○[/]"
-        objects = f"{site.objects:,} objects" if site.objects else ""
-        table.add_row(f"  {mark} {site.site}", seen, objects, "[yellow]awaited[/]" if site.awaited else "")
-    return table
-
-
-def _print_json(status: pb.JobStatus) -> None:
-    found = MessageToDict(status, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-    click.echo(json.dumps(found))
-
-
-class _Lines:
-    """Progress where there is no terminal: a line when the state changes, when somebody is missing, and now and then."""
-
-    def __init__(self) -> None:
-        self._last = ""
-        self._said_at = 0.0
+class JsonLines(View):
+    """Every status as one line of JSON."""
 
     def show(self, status: pb.JobStatus) -> None:
-        wait = waiting(status)
-        key = f"{status.state} {[s.site for s in status.sites if s.awaited and not s.connected]}"
-        if key == self._last and status.now_s - self._said_at < 5.0:
+        click.echo(json.dumps(plain(status)))
+
+
+class Lines(View):
+    """A line when the state changes, when somebody is missing, and now and then."""
+
+    def __init__(self) -> None:
+        self._last: object = None
+        self._said_at = 0.0
+        self._interval_s = FIRST_INTERVAL_S
+
+    def show(self, status: pb.JobStatus) -> None:
+        what = (status.state, status.epoch, [site.site for site in late_sites(status)])
+        if what != self._last:
+            self._interval_s = FIRST_INTERVAL_S
+        elif status.now_s - self._said_at < self._interval_s:
             return
-        self._last, self._said_at = key, status.now_s
-        parts = [f"{status.job}: {status.state}"]
-        if status.iteration:
-            parts.append(f"iteration {status.iteration:,}")
-        if status.bound_path:
-            parts.append(f"bound {status.bound_path[-1]:,.4f}")
-        if wait:
-            parts.append(wait)
-        click.echo(", ".join(parts))
+        else:
+            self._interval_s = min(2 * self._interval_s, LONGEST_INTERVAL_S)
+        self._last, self._said_at = what, status.now_s
+        click.echo(line(status))
+
+    def lost(self, address: str, left_s: float) -> None:
+        if self._last != "lost":
+            self._last = "lost"
+            click.echo(_lost(address, left_s))
+
+
+class Screen(View):
+    """A picture that is drawn again in its place."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False)
+        self._last: Group | None = None
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def show(self, status: pb.JobStatus) -> None:
+        rows = max(self._console.height - _OTHER_ROWS, 1)
+        self._last = picture(status, rows=rows, ascii_only=self._console.options.ascii_only)
+        self._live.update(self._last, refresh=True)
+
+    def lost(self, address: str, left_s: float) -> None:
+        excuse = Text(_lost(address, left_s), style="yellow")
+        self._live.update(Group(*([self._last] if self._last else []), excuse), refresh=True)
+
+
+def _lost(address: str, left_s: float) -> str:
+    return f"{address} does not answer; waiting for it, at most {span(left_s)} more"

@@ -75,9 +75,7 @@ class Gathering:
 
     def offer(self) -> pb.CoordinatorFrame:
         a = self.attempt
-        return pb.CoordinatorFrame(
-            offer=pb.Offer(job=a.job, epoch=a.epoch, definition=a.definition, roster=a.roster)
-        )
+        return pb.CoordinatorFrame(offer=pb.Offer(job=a.job, epoch=a.epoch, definition=a.definition, roster=a.roster))
 
     def told(self, site: str) -> list[pb.CoordinatorFrame]:
         """What a site should have been told by now and may have missed, when it connects again."""

@@ -1,4 +1,4 @@
-"""What the brain asks the world to do. Instructions are carried out in order: what is saved is saved before it is told."""
+"""What the brain asks the world to do. Carried out in order: what is saved is saved before anybody is told."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
     submitted -> enrolling -> aligning -> running -> done
                  (any of these) -> failed, cancelled
 
-An *epoch* is one attempt: when a site has lost its memory of the job, or the coordinator has, the next attempt begins at
-the beginning, with the same sites, and ends with the same bits.
+An *epoch* is one attempt: when a site has lost its memory of the job, or the coordinator has, the next attempt begins
+at the beginning, with the same sites, and ends with the same bits.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from ce_proto.v1 import site_pb2 as pb
 STRIKES = 3
 #: Exchanges per second are counted over this long.
 RATE_WINDOW_S = 2.0
+#: ... or over so many.
+MOST_TICKS = 1000
 
 
 @dataclass
@@ -64,7 +66,7 @@ class JobRun:
         self._rounds: Rounds | None = None
         self._since = record.changed_at  # the beginning of what is now waited for
         self._strikes: dict[str, int] = {}
-        self._ticks: deque[tuple[float, int]] = deque()
+        self._ticks: deque[tuple[float, int]] = deque(maxlen=MOST_TICKS)
 
     # What is asked of it.
 
@@ -97,7 +99,8 @@ class JobRun:
         return self._gathering.objects(site) if self._gathering is not None else 0
 
     def exchanges_per_s(self, now: float) -> float:
-        while self._ticks and self._ticks[0][0] < now - RATE_WINDOW_S:
+        # Two are kept however long ago they were: exchanges that take longer than the window have a rate, too.
+        while len(self._ticks) > 2 and self._ticks[1][0] < now - RATE_WINDOW_S:
             self._ticks.popleft()
         if len(self._ticks) < 2:
             return 0.0
@@ -159,7 +162,8 @@ class JobRun:
         assert self._rounds is not None
         assert isinstance(result, NextRound)
         if not self._rounds.begin(result):
-            report = operator_report(self.job, self._rounds.topology, self._rounds.outcome, self._min_cluster)
+            rounds, least = self._rounds, self._min_cluster
+            report = operator_report(self.job, rounds.topology, rounds.outcome, rounds.bytes, least)
             return self._end("done", now, result=report)
         self._since = now
         self._ticks.append((now, self._rounds.exchanges))
@@ -233,7 +237,7 @@ class JobRun:
         )
 
     def _refused(self, site: str, message: pb.Refusal, now: float) -> list[Instruction]:
-        rule = message.rule[:100]
+        rule = _one_line(message.rule[:100])
         sentence = _one_line(message.sentence)
         code = message.exit_code if message.exit_code in (3, 4, 6, 7) else 7
         note = Note("warning", "site refuses job", {"job": self.job.name, "site": site, "rule": rule})

@@ -91,7 +91,9 @@ class Machine:
 
     # Sites.
 
-    def connected(self, session: Session, site: str, fingerprint: str, hello: pb.Hello, now: float) -> list[Instruction]:
+    def connected(
+        self, session: Session, site: str, fingerprint: str, hello: pb.Hello, now: float
+    ) -> list[Instruction]:
         """A site has said Hello; `site` and `fingerprint` are those of its certificate."""
         welcome = self.probed(site, hello, now)
         steps: list[Instruction] = []
@@ -217,13 +219,17 @@ class Machine:
 
     def record(self, name: str) -> JobRecord:
         if name not in self.records:
-            raise UnknownJob(f"no job is named {name[:100]!r}{_hint(name, self.records)}")
+            raise UnknownJob(
+                f"no job is named {name[:100]!r}{_hint(name, self.records)}: ce-coordinator list shows all jobs"
+            )
         return self.records[name]
 
     def result(self, name: str) -> bytes:
         record = self.record(name)
         if record.state != "done":
-            raise NotDone(f"job {name!r} is {record.state}: only a job that is done has a result")
+            raise NotDone(
+                f"job {name!r} is {record.state}; only a job that is done has a result: ce-coordinator show says more"
+            )
         return record.result
 
     # How.

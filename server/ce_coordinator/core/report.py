@@ -16,8 +16,11 @@ from ce.ring import Reals
 _GLOBALS = {"bce": ("alpha",), "mixture": ("weights",), "bc3e": ("mu", "sigma2", "delta2")}
 
 
-def operator_report(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -> bytes:
-    """A JSON object. Clusters with fewer than `min_cluster` objects are there, but their numbers are withheld (null)."""
+def operator_report(job: Job, topology: Topology, outcome: Outcome, n_bytes: int, min_cluster: int) -> bytes:
+    """A JSON object; `n_bytes` of arrays came and went.
+
+    Clusters with fewer than `min_cluster` objects are there, but their numbers are withheld (null).
+    """
     path = outcome.paths[outcome.winner]
     shown = outcome.sizes >= min_cluster
     report: dict[str, Any] = {
@@ -33,6 +36,7 @@ def operator_report(job: Job, topology: Topology, outcome: Outcome, min_cluster:
         "iterations": outcome.iterations,
         "converged": path.converged,
         "exchanges": outcome.exchanges,
+        "bytes": n_bytes,
         "sizes": [int(size) if visible else None for size, visible in zip(outcome.sizes, shown, strict=True)],
         "min_cluster": min_cluster,
         "parameters": {name: _visible(outcome.globals[name][0], shown) for name in _GLOBALS[job.model]},
