@@ -58,6 +58,11 @@ class ClientSettings:
     state: Path = setting(Path("state"), "Where the daemon notes which jobs it was in.")
     threads: int = setting(1, "Threads for the computation of one job.")
     largest_message: int = setting(8 * 2**30, "Most bytes of arrays in one message from the coordinator.")
+    largest_state: int = setting(
+        8 * 2**30,
+        "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories)); a job that needs more is "
+        "refused. Computing takes a few times as much.",
+    )
     proxy: str = setting("", "HTTP proxy to dial through, like http://proxy:3128; empty: that of the environment.")
     labels: Labels = field(default_factory=Labels)
     log: Log = field(default_factory=Log)
@@ -67,8 +72,9 @@ class ClientSettings:
         check_address("coordinator", self.coordinator)
         if not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"threads is a whole number from 1 to {MOST_THREADS:,}")
-        if self.largest_message < 1:
-            raise ConfigError("largest_message is a whole number of at least 1")
+        for key in ("largest_message", "largest_state"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} is a whole number of at least 1")
 
     @classmethod
     def read(cls, path: Path) -> ClientSettings:

@@ -37,6 +37,8 @@ log = logging.getLogger("ce_client")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 #: The same reason for not being connected is logged again after this long.
 REPEAT_REASON_S = 60.0
+#: A coordinator that has heard a goodbye ends the stream; this long it may take.
+GOODBYE_S = 1.0
 #: Clocks that differ by more than this are pointed out.
 CLOCK_SLACK_S = 60.0
 #: Frames of one job that may wait to be worked on.
@@ -156,8 +158,9 @@ class Daemon:
             tasks = {asyncio.create_task(self._read(call)), asyncio.create_task(stream.broken.wait()), stopping}
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
-                await call.write(pb.SiteFrame(goodbye=pb.Goodbye(reason="the site's daemon stops")))
-                await call.done_writing()
+                await stream.send([pb.SiteFrame(goodbye=pb.Goodbye(reason="the site's daemon stops"))])
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(call.code(), GOODBYE_S)
                 return True
             for task in done:
                 task.result()

@@ -25,8 +25,8 @@ from ce.protocol.messages import Answer, Array, Task
 from ce.protocol.site import Site
 from ce.protocol.starts import SecretStarts, job_key
 from ce.protocol.topology import Block, Enrolment, SharedColumn, SiteTopology
-from ce.steps.model import Sizes
-from ce.transport.parts import Collector, to_parts
+from ce.steps.model import Sizes, fits_the_ring
+from ce.transport.parts import LARGEST_HEADER, Collector, to_parts
 from ce.transport.wire import TaskReader, answer_frames
 from ce_client.policy import Policy
 from ce_client.resources import Resources
@@ -89,6 +89,8 @@ class Participant:
             return self._handle(kind, message)
         except CeError as error:
             self.refusal = error
+        except MemoryError:
+            self.refusal = JobFailed("not enough memory for this job here: fewer restarts or clusters need less")
         except Exception as error:
             self.refusal = JobFailed("an unexpected error at this site; its log says more")
             self.refusal.__cause__ = error
@@ -207,6 +209,12 @@ class Participant:
             pseudonym_digest=pseudonym_digest(own),
             signature=sign_enrolment(self.attempt, self._site, own, self._resources.key),
         )
+        if header.ByteSize() > LARGEST_HEADER:
+            categories = sum(len(claim.categories) for claim in own.columns)
+            raise InputError(
+                f"{categories:,} categories in {len(own.columns):,} columns are more than fit in an enrolment: leave out "
+                "columns, such as those with a category for nearly every object"
+            )
         return self._enrolment_frames(header, own, before)
 
     def _enrolment_frames(self, header: pb.Enrolment, own: Enrolment, before: tuple[pb.SiteFrame, ...]) -> Frames:
@@ -236,6 +244,7 @@ class Participant:
             raise MessageError("alignment: comes before the enrolment")
         topology = _topology(message, self._site, self.attempt.roster, self._enrolment)
         rows = _rows(arrays, topology, len(self._enrolment.objects))
+        self._refuse_too_large(topology)
         self._engine = Site(
             self._site,
             with_tokens(self._table, self._job_key),
@@ -246,6 +255,19 @@ class Participant:
             classes=self._classes,
             threads=self._resources.settings.threads,
         )
+
+    def _refuse_too_large(self, topology: SiteTopology) -> None:
+        """Before the memory is asked for: an operating system may give what it does not have, and then end the daemon."""
+        if not fits_the_ring(self._model, topology.sizes):
+            raise MessageError("alignment: sizes of a job whose sums do not fit in 64 bits")
+        numbers = self._table.n_objects + sum(len(column.categories) for column in topology.columns)
+        needed, most = 8 * self._model.n_starts * self._model.k * numbers, self._resources.settings.largest_state
+        if needed > most:
+            raise Refused(
+                "largest_state",
+                f"the job would take {needed / 1e9:,.1f} GB of memory or more here, and this site gives it "
+                f"{most / 1e9:,.1f} GB: fewer restarts or clusters need less",
+            )
 
     # Rounds.
 

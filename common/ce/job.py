@@ -16,8 +16,14 @@ from typing import Any, Self
 from ce.errors import ConfigError
 
 MODELS = ("bce", "bc3e", "mixture")
-#: More clusters, restarts or iterations than this is a slip of the hand.
-LARGEST_COUNT = 1_000_000
+#: More clusters or iterations than this is a slip of the hand, and more restarts, which run side by side.
+LARGEST_COUNT, MOST_RESTARTS = 1_000_000, 10_000
+#: A job's name becomes that of a directory, with room for an ending.
+LONGEST_NAME, LONGEST_NAME_BYTES = 100, 200
+#: Thirty years.
+LONGEST_DEADLINE_S = 1e9
+#: A job takes kilobytes; a larger file is another file.
+LARGEST_FILE = 1 << 20
 PRIVACY = ("plain", "masked", "blind")
 
 
@@ -32,8 +38,8 @@ class Deadlines:
     def __post_init__(self) -> None:
         for key in ("enrol_s", "round_s", "job_s"):
             value = getattr(self, key)
-            if not _is_number(value) or not 0 < value < float("inf"):
-                raise ConfigError(f"deadlines.{key} is a positive number of seconds")
+            if not _is_number(value) or not 0 < value <= LONGEST_DEADLINE_S:
+                raise ConfigError(f"deadlines.{key} is a positive number of seconds, at most {LONGEST_DEADLINE_S:,.0f}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +65,11 @@ class Job:
     deadlines: Deadlines = field(default_factory=Deadlines)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or len(self.name) > 100 or "/" in self.name:
-            raise ConfigError("name is a text of 1 to 100 characters without '/'")
+        if not isinstance(self.name, str) or not _is_job_name(self.name):
+            raise ConfigError(
+                f"name is a text of 1 to {LONGEST_NAME} printable characters (at most {LONGEST_NAME_BYTES} bytes) without "
+                "'/' and '\\', that does not begin with '.', '-' or a space, nor end with a space"
+            )
         self._choose("model", MODELS)
         self._choose("privacy", PRIVACY)
         self._choose("schedule", ("joint", "newton"))
@@ -69,13 +78,14 @@ class Job:
         self._choose("on_dropout", ("wait", "fail", "continue"))
         if self.max_iterations is None:
             object.__setattr__(self, "max_iterations", 10 if self.model == "bc3e" else 300)
-        for key, smallest in (("restarts", 1), ("max_iterations", 0), ("local_loops", 1)):
-            self._whole(key, smallest)
+        self._whole("restarts", 1, MOST_RESTARTS)
+        self._whole("max_iterations", 0)
+        self._whole("local_loops", 1)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError("seed is a whole number")
         for key in ("tolerance", "smoothing"):
-            if not _is_number(getattr(self, key)) or not 0 <= getattr(self, key) < float("inf"):
-                raise ConfigError(f"{key} is a number of at least 0")
+            if not _is_number(getattr(self, key)) or not 0 <= getattr(self, key) <= LARGEST_COUNT:
+                raise ConfigError(f"{key} is a number from 0 to {LARGEST_COUNT:,}")
         sites: Any = self.sites
         if not isinstance(sites, (list, tuple)) or not all(isinstance(site, str) and site for site in sites):
             raise ConfigError('sites is a list of site names, like ["north", "south"]')
@@ -101,8 +111,9 @@ class Job:
         if self.clusters is not None:
             raise ConfigError("clusters is for bce and mixture; bc3e takes classes")
         if self.classes is None or isinstance(self.classes, int):
-            if isinstance(self.classes, bool) or (self.classes is not None and self.classes < 2):
-                raise ConfigError("classes is at least 2")
+            most = LARGEST_COUNT
+            if isinstance(self.classes, bool) or (self.classes is not None and not 2 <= self.classes <= most):
+                raise ConfigError(f"classes is at least 2, and at most {most:,}")
             return
         names: Any = self.classes
         if not isinstance(names, (list, tuple)) or not _are_names(names) or len(set(names)) < max(len(names), 2):
@@ -114,9 +125,14 @@ class Job:
         """Read a job file."""
         try:
             with Path(path).open("rb") as file:
-                keys = tomllib.load(file)
+                content = file.read(LARGEST_FILE + 1)
+            if len(content) > LARGEST_FILE:
+                raise ConfigError(f"{path}: is larger than any job: check that it is the right file")
+            keys = tomllib.loads(content.decode())
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        except ConfigError:
+            raise
         except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, tables without end
             raise ConfigError(f"{path}: is not TOML: {error}") from error
         try:
@@ -131,6 +147,8 @@ class Job:
     @classmethod
     def from_definition(cls, definition: bytes) -> Self:
         """Read what `definition` wrote, from somebody who need not be trusted."""
+        if len(definition) > LARGEST_FILE:
+            raise ConfigError("the job is larger than any job")
         try:
             keys = json.loads(definition)
         except (ValueError, RecursionError) as error:
@@ -143,10 +161,10 @@ class Job:
         if getattr(self, key) not in choices:
             raise ConfigError(f"{key} is one of {', '.join(choices)}")
 
-    def _whole(self, key: str, smallest: int) -> None:
+    def _whole(self, key: str, smallest: int, largest: int = LARGEST_COUNT) -> None:
         value = getattr(self, key)
-        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= LARGEST_COUNT:
-            raise ConfigError(f"{key} is a whole number from {smallest} to {LARGEST_COUNT:,}")
+        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+            raise ConfigError(f"{key} is a whole number from {smallest} to {largest:,}")
 
 
 def _known(cls: type, keys: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -157,6 +175,18 @@ def _known(cls: type, keys: Mapping[str, Any], prefix: str) -> dict[str, Any]:
             hint = f"; did you mean {prefix}{close[0]}?" if close else f"; known keys: {', '.join(names)}"
             raise ConfigError(f"unknown key {prefix}{key}{hint}")
     return dict(keys)
+
+
+def _is_job_name(name: str) -> bool:
+    """Whether it can be a directory's name, and nobody can take it for a path, an option or something invisible."""
+    return (
+        0 < len(name) <= LONGEST_NAME
+        and name.isprintable()
+        and len(name.encode()) <= LONGEST_NAME_BYTES
+        and not set(name) & {"/", "\\"}
+        and name[0] not in ".-"
+        and name == name.strip()
+    )
 
 
 def _are_names(names: Sequence[Any]) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,14 +46,18 @@ class Scale:
         """The same fixed point for a term that stands for `factor` terms."""
         return Scale(self.bits, self.limit * factor)
 
-    @property
+    @cached_property
     def unit(self) -> float:
         return math.ldexp(1.0, self.bits)
 
 
 def encode(values: Reals, scale: Scale, name: str) -> Words:
     """Round each term to a word. Raises RingOverflow, naming the array, when a term is not finite or too large."""
-    if values.size and not max(-float(values.min()), float(values.max())) <= scale.limit:
+    # The ufuncs themselves: values.min() goes through Python first, which small arrays feel.
+    if (
+        values.size
+        and not max(-np.minimum.reduce(values, axis=None), np.maximum.reduce(values, axis=None)) <= scale.limit
+    ):
         raise RingOverflow(
             f"{name}: a term is not a finite number within ±{scale.limit:g}, the bound declared for this sum"
         )

@@ -73,7 +73,7 @@ def collect(frames: Iterable[arrays_pb2.Parts], most: int = ROOM) -> Collector:
 # Arrays to parts and back.
 
 
-@settings(max_examples=200, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(ARRAYS, st.integers(8, 200), st.integers(0, 62))
 def test_arrays_come_back_in_order_whatever_their_strides_and_however_they_are_split(
     arrays: dict[str, np.ndarray], chunk: int, bits: int
@@ -84,7 +84,7 @@ def test_arrays_come_back_in_order_whatever_their_strides_and_however_they_are_s
     assert collector.fraction_bits == dict.fromkeys(arrays, bits)
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(ARRAYS, st.integers(8, 200))
 def test_pieces_are_the_array_in_order_without_gaps(arrays: dict[str, np.ndarray], chunk: int) -> None:
     with small_chunks(chunk):
@@ -284,7 +284,7 @@ def tasks(draw: st.DrawFn) -> Task:
     return Task(draw(numbers), step, draw(numbers), draw(numbers), starts, retry, draw(ARRAYS))
 
 
-@settings(max_examples=100, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(tasks(), st.integers(8, 200))
 def test_tasks_and_answers_come_back(task: Task, chunk: int) -> None:
     answer = Answer(task.round, task.step, task.starts, task.arrays, dict.fromkeys(task.arrays, 7))
@@ -356,7 +356,7 @@ def test_a_header_that_cannot_be_is_refused(header: pb.Task, says: str) -> None:
 # Garbage and damage.
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.binary(max_size=200))
 def test_garbage_is_a_message_error_or_a_message(garbage: bytes) -> None:
     for kind in (pb.Task, pb.Answer):
@@ -407,7 +407,7 @@ def parsed(kind: type, frames: Iterable[bytes]) -> Iterator[object]:
             return
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_damaged_task_is_refused_or_is_the_same_task(data: st.DataObject) -> None:
     with small_chunks(64):
@@ -423,7 +423,7 @@ def test_a_damaged_task_is_refused_or_is_the_same_task(data: st.DataObject) -> N
             np.testing.assert_array_equal(task.arrays[name], array)
 
 
-@settings(max_examples=300, derandomize=True)
+@settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_damaged_answer_is_refused_or_is_an_answer(data: st.DataObject) -> None:
     with small_chunks(64):
@@ -469,7 +469,7 @@ def split(draw: st.DrawFn, arrays: dict[str, np.ndarray]) -> list[Piece]:
     return found
 
 
-@settings(max_examples=60, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_however_answers_are_cut_and_interrupted_the_totals_are_the_same(data: st.DataObject) -> None:
     parts = contributions(3, data.draw(st.integers(0, 1000)))

@@ -66,6 +66,10 @@ class Process:
         self._reader.start()
 
     @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
     def pid(self) -> int:
         return self._process.pid
 

@@ -59,6 +59,7 @@ class BusyTable(Table):
         self.rng = rng
         self.work: list[tuple[Compute, Any]] = []
         self.corrupting: dict[str, list[int]] = {}  # seeds, for the next frames of a site
+        self.sent: dict[str, list[bytes]] = {site: [] for site in sites}
         super().__init__(sites, limits)
 
     def do(self, steps: list[Instruction]) -> None:
@@ -103,6 +104,7 @@ class BusyTable(Table):
             else:
                 self.send(site, false)
         else:
+            self.sent[site].append(frame)
             super().deliver_up()
 
     def lose(self, site: str) -> None:
@@ -195,8 +197,8 @@ class Trouble:
 TROUBLES = st.lists(
     st.builds(
         Trouble,
-        st.integers(0, 60),
-        st.sampled_from(["frame", "frame", "corrupt", "corrupt", "corrupt", "hello", "lose", "forget"]),
+        st.integers(0, 120),
+        st.sampled_from(["frame", "frame", "repeat", "corrupt", "corrupt", "corrupt", "hello", "lose", "forget"]),
         st.integers(0, 2**32 - 1),
     ),
     min_size=1,
@@ -285,6 +287,8 @@ def cause(scene: Scene, table: BusyTable, site: str, trouble: Trouble) -> None:
         hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16))
         hello.held.add(job=TOGETHER.name, epoch=rng.randrange(4))
         false_hello(table, site, mutated(hello, rng, rng.randint(0, 2)))  # type: ignore[arg-type]
+    elif trouble.what == "repeat" and table.sent[site]:
+        table.send(site, pb.SiteFrame.FromString(rng.choice(table.sent[site][-3:])))
     elif trouble.what == "corrupt":
         table.corrupting.setdefault(site, []).append(trouble.seed)
     elif seat.session is None:
@@ -349,7 +353,7 @@ def test_nothing_that_a_site_sends_wedges_a_job_or_reaches_another(
     other = WITHOUT[hostile]
     table.submit(TOGETHER.definition(), "1")
     table.submit(other.definition(), "2")
-    for moment in range(70):
+    for moment in range(121):
         for trouble in troubles:
             if trouble.moment == moment:
                 cause(scene, table, hostile, trouble)

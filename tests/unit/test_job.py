@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ VALID: list[tuple[str, Any]] = [
     ("name", "a"),
     ("name", "x" * 100),
     ("name", "Kunden 2024 (März)"),
+    ("name", "ü" * 100),
+    ("name", "2024-11.final"),
+    ("name", "~"),
+    ("name", "a..b"),
     ("model", "bce"),
     ("model", "mixture"),
     ("clusters", 1),
@@ -26,7 +31,7 @@ VALID: list[tuple[str, Any]] = [
     ("sites", ["north"]),
     ("sites", ("north", "south")),
     ("restarts", 1),
-    ("restarts", 50),
+    ("restarts", 10_000),
     ("seed", 0),
     ("seed", 2**70),
     ("max_iterations", 1),
@@ -59,6 +64,23 @@ INVALID: list[tuple[str, Any]] = [
     ("name", ""),
     ("name", "x" * 101),
     ("name", "a/b"),
+    ("name", "a\\b"),
+    ("name", "."),
+    ("name", ".."),
+    ("name", ".hidden"),
+    ("name", "../../etc/passwd"),
+    ("name", "-rf"),
+    ("name", "--help"),
+    ("name", " "),
+    ("name", " a"),
+    ("name", "a "),
+    ("name", "a\nb"),
+    ("name", "a\tb"),
+    ("name", "a\x00b"),
+    ("name", "\x1b[2J"),
+    ("name", "a\u202eb"),  # would be shown the other way round
+    ("name", "a\u00a0b"),
+    ("name", "€" * 67),  # 201 bytes
     ("name", 3),
     ("name", None),
     ("model", "kmeans"),
@@ -67,6 +89,7 @@ INVALID: list[tuple[str, Any]] = [
     ("model", []),
     ("clusters", 0),
     ("clusters", -1),
+    ("clusters", 1_000_001),
     ("clusters", 2.0),
     ("clusters", "2"),
     ("clusters", True),
@@ -80,6 +103,7 @@ INVALID: list[tuple[str, Any]] = [
     ("sites", {"north": 1}),
     ("restarts", 0),
     ("restarts", 2.5),
+    ("restarts", 10_001),
     ("restarts", False),
     ("restarts", None),
     ("seed", 1.0),
@@ -92,6 +116,8 @@ INVALID: list[tuple[str, Any]] = [
     ("tolerance", -1e-9),
     ("tolerance", float("nan")),
     ("tolerance", float("inf")),
+    ("tolerance", 10**400),
+    ("tolerance", 1_000_001),
     ("tolerance", "small"),
     ("tolerance", True),
     ("privacy", "none"),
@@ -101,6 +127,7 @@ INVALID: list[tuple[str, Any]] = [
     ("local_loops", 1.5),
     ("smoothing", -0.1),
     ("smoothing", None),
+    ("smoothing", 10**400),
     ("on_dropout", "ignore"),
     ("posterior", "mean"),
     ("start", "random"),
@@ -127,6 +154,8 @@ INVALID_CLASSES: list[Any] = [
     [["benign"], ["malign"]],
     [1, 1],
     {"benign": 1, "malign": 2},
+    1_000_001,
+    10**400,
 ]
 
 
@@ -151,7 +180,7 @@ def toml(value: Any) -> str:
         return f"[{', '.join(toml(item) for item in value)}]"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key} = {toml(item)}' for key, item in value.items())}}}"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def test_defaults() -> None:
@@ -245,12 +274,24 @@ def test_invalid_classes_are_refused(classes: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["enrol_s", "round_s", "job_s"])
-@pytest.mark.parametrize("value", [0, -1, -0.5, float("nan"), "60", True, None, [60]])
+@pytest.mark.parametrize("value", [0, -1, -0.5, float("nan"), float("inf"), 1e10, 10**400, "60", True, None, [60]])
 def test_deadlines_are_positive_seconds(key: str, value: Any) -> None:
-    expected = f"deadlines.{key} is a positive number of seconds"
+    expected = f"deadlines.{key} is a positive number of seconds, at most 1,000,000,000"
     assert refusal(clusters=2, deadlines={key: value}) == expected
     with pytest.raises(ConfigError, match=expected):
         Deadlines(**{key: value})
+
+
+def test_a_name_that_is_no_text_at_all_is_refused() -> None:
+    assert refusal(clusters=2, name="\ud800").startswith("name is a text")
+
+
+def test_what_is_larger_than_any_job_is_not_read(tmp_path: Path) -> None:
+    path = write(tmp_path, "clusters = 2\n" + "# and so on\n" * 100_000)
+    with pytest.raises(ConfigError, match="is larger than any job: check that it is the right file"):
+        Job.from_toml(path)
+    with pytest.raises(ConfigError, match="is larger than any job"):
+        Job.from_definition(b'{"clusters": 2' + b" " * 2**20 + b"}")
 
 
 def test_deadlines_are_a_table_of_the_job_file(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from ce.errors import InputError, MessageError, Refused
 from ce.protocol.messages import Answer, Array, Piece, Step, Task, fraction_bits, pieces
 from ce.protocol.objects import ObjectBlock, cluster_sizes, select
 from ce.protocol.stopping import Path, winner
-from ce.protocol.topology import Block, SharedColumn, Topology
+from ce.protocol.topology import Topology, column_groups
 from ce.protocol.totals import Asked, Totals
 from ce.ring import Reals, Scale, Words, decode, weighted_total
 from ce.steps.agreement import agreement, kappa
@@ -59,7 +59,8 @@ class Home:
         self._topology = topology
         self._sizes = topology.sizes
         self._on_progress = on_progress
-        self._shared_columns = [c for c in topology.clusterings if c.shared]
+        self._groups = column_groups(topology.columns)
+        self._shared_columns = [column for group in self._groups.values() for column in group.columns]
         self._shared_blocks = [b for b in topology.blocks if b.shared]
         ends = np.cumsum([b.size for b in self._shared_blocks], dtype=int).tolist()
         self._slices = {b.index: slice(e - b.size, e) for b, e in zip(self._shared_blocks, ends, strict=True)}
@@ -173,7 +174,9 @@ class Home:
         labelled = (labels > 0) | (votes.sum(axis=0) > 0)
         self._labelled = labelled.astype(np.int64)
         self._objects = ObjectBlock(Opening(labels, votes), None if labelled.all() else self._labelled)
-        count = int(self._totals["global/objects"][0] + self._labelled.sum())
+        count = int(self._totals["global/objects"][0]) + int(self._labelled.sum())
+        if not 0 <= count <= self._sizes.objects:
+            raise MessageError("global/objects: the sites count more objects with a label than they enrolled")
         if count == 0:
             raise InputError("no object has a label that this model uses")
         self._counted = replace(self._sizes, objects=count)
@@ -302,15 +305,19 @@ class Home:
         self, kept: NDArray[np.intp] | None = None, retry: NDArray[np.bool_] | None = None
     ) -> dict[str, Array]:
         """New tables of shared columns; a row of zeros, as for all rows of a start that goes back, means "keep"."""
-        tables: dict[str, Array] = {}
-        for column in self._shared_columns:
-            sums = self._totals[f"column/{column.index}/sums"]
-            table = self._model.column(sums if kept is None else sums[kept], self._scales["columns"])
-            if retry is not None:
-                table[retry] = 0.0
-            self._tables[column.index] = keep_old_rows(table, self._tables[column.index])
-            tables[f"column/{column.index}/table"] = table
-        return tables
+        down: dict[str, Array] = {}
+        for group in self._groups.values():
+            sums = self._totals[f"columns/{group.index}/sums"]
+            sums = sums if kept is None else sums[kept]
+            tables = np.empty(sums.shape)
+            for index, where in group.slices.items():
+                table = self._model.column(np.ascontiguousarray(sums[..., where]), self._scales["columns"])
+                if retry is not None:
+                    table[retry] = 0.0
+                self._tables[index] = keep_old_rows(table, self._tables[index])
+                tables[..., where] = table
+            down[f"columns/{group.index}/tables"] = tables
+        return down
 
     def _task(self, site: str) -> Task:
         assert self._step is not None
@@ -352,8 +359,8 @@ class Home:
                 shapes[f"global/{name}"] = (starts, *shape)
             shapes["global/bound"] = shapes["global/moved"] = (starts,)
         if step in ("sums", "columns"):
-            for column in self._shared_columns:
-                shapes[f"column/{column.index}/sums"] = (starts, k, len(column.categories))
+            for group in self._groups.values():
+                shapes[f"columns/{group.index}/sums"] = (starts, k, group.width)
         if step == "view":
             shapes["global/agreement"] = (1, k * k)
         if step == "finish":
@@ -361,13 +368,15 @@ class Home:
         return shapes
 
     def _concerns(self, site: str, name: str) -> bool:
-        """Whether a site is a member of the block and a holder of the column that an array belongs to."""
-        parts = name.split("/")
-        block: Block | None = self._topology.blocks[int(parts[1])] if parts[0] == "block" else None
-        column: SharedColumn | None = None
-        if parts[0] == "column" or "claims" in parts:
-            column = self._topology.columns[int(parts[-1] if block else parts[1])]
-        return (block is None or site in block.members) and (column is None or site in column.holders)
+        """Whether a site is a member of the block and a holder of the columns that an array belongs to."""
+        kind, *rest = name.split("/")
+        if kind == "global":
+            return True
+        if kind == "columns":
+            return site in self._groups[int(rest[0])].holders
+        if site not in self._topology.blocks[int(rest[0])].members:
+            return False
+        return rest[1] != "claims" or site in self._topology.columns[int(rest[2])].holders
 
     # Bookkeeping.
 

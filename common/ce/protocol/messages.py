@@ -13,7 +13,8 @@ starts go on) and the step to do next. Steps:
     finish    the winner's globals and, of shared blocks, memberships and which objects have a label at all; the
               answer is a receipt, with the sizes of the clusters among the private objects
 
-Arrays: block/<b>/<what> (starts, k, n), column/<c>/<what> (starts, k, categories), global/<name> (starts, ...).
+Arrays: block/<b>/<what> (starts, k, n); columns/<g>/<what> (starts, k, categories of the group's columns, side by
+side); global/<name> (starts, ...).
 How these become bytes is the transport's business.
 """
 

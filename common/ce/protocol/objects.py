@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.errors import MessageError
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
 from ce.steps.model import Model, Opening, State
 
@@ -71,7 +72,8 @@ class ObjectBlock:
         self.keep(kept)
         assert self._sums is not None
         if retry.any():
-            assert self._accepted is not None
+            if self._accepted is None:
+                raise MessageError("retry: no step was taken that could be taken back")
             self._sums = np.where(retry[:, None, None], self._accepted, self._sums)
         self._accepted = self._sums
         self._step(decode(self._sums, self._scales["objects"]), globals_)

@@ -19,7 +19,7 @@ from ce.protocol.holdings import Holdings, Segment
 from ce.protocol.messages import Answer, Array, Task, fraction_bits
 from ce.protocol.objects import ObjectBlock, cluster_sizes
 from ce.protocol.starts import Starts
-from ce.protocol.topology import Categories, Rows, SharedColumn, SiteTopology
+from ce.protocol.topology import Categories, Rows, SharedColumn, SiteTopology, column_groups
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
 from ce.steps.agreement import agreement
 from ce.steps.model import Model, Opening, State, keep_old_rows
@@ -64,7 +64,10 @@ class Site:
         self._starts = starts
         self._set_model(model)
         self._holdings = Holdings(table, topology, rows, model, classes=classes, given=given or {}, threads=threads)
+        self._groups = column_groups(topology.columns)
+        self._place = {c: (group, where) for group in self._groups.values() for c, where in group.slices.items()}
         self._private, self._shared = self._holdings.private, self._holdings.shared
+        self._opened = False
         self._stage = -1
         self._active: tuple[int, ...] = ()
         self._globals: State = {}
@@ -112,6 +115,7 @@ class Site:
     # Tasks.
 
     def _perform(self, task: Task) -> dict[str, Array]:
+        self._check_turn(task)
         if task.step == "open":
             return self._open()
         if task.step == "view":
@@ -126,7 +130,25 @@ class Site:
             self._adopt_phase(task)
         return self._shared_sums() if task.step == "columns" else self._contribute(task)
 
+    def _check_turn(self, task: Task) -> None:
+        """Steps have an order, and a model has only some of them."""
+        begun = self._stage >= 0
+        match task.step:
+            case "open":
+                fits = not begun
+            case "sums" | "objects":
+                fits = self._opened and (task.step == "sums" or self._model.phases == 2)
+            case "columns":
+                fits = begun and self._model.phases == 2
+            case "view":
+                fits = begun and self._model.uses_votes
+            case _:
+                fits = begun
+        if not fits:
+            raise MessageError("step: not one that this model takes now")
+
     def _open(self) -> dict[str, Array]:
+        self._opened = True
         scale = self._scales.get("votes", Scale.counting())
 
         def known(segment: Segment) -> tuple[Words, Words]:
@@ -193,7 +215,9 @@ class Site:
 
     def _new_table(self, task: Task, table: _Table) -> Reals:
         if table.column.shared:
-            return _array(task, f"column/{table.column.index}/table", table.current.shape)
+            group, where = self._place[table.column.index]
+            starts, k, _ = table.current.shape
+            return _array(task, f"columns/{group.index}/tables", (starts, k, group.width))[..., where]
         return self._model.column(table.sums, self._scales["columns"])
 
     def _go_on_with(self, task: Task) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
@@ -232,10 +256,9 @@ class Site:
         totals["moved"] = np.zeros(starts, dtype=np.int64)
         for _ in range(self._model.local_loops - 1):
             self._loop_locally()
-        for table in self._tables.values():
-            if table.column.holders[0] == self.name:
-                prior = encode(self._model.prior(table.current), self._scales["prior"], "prior")
-                totals["bound"] += prior.sum(axis=(1, 2))
+        if mine := [table.current for table in self._tables.values() if table.column.holders[0] == self.name]:
+            priors = self._model.prior(np.concatenate(mine, axis=-1))
+            totals["bound"] += encode(priors, self._scales["prior"], "prior").sum(axis=(1, 2))
         self._clear_sums()
         if self._model.phases == 1:
             own, own_bound = self._pass(self._private, self._objects.message)
@@ -259,7 +282,8 @@ class Site:
 
     def _shared_sums(self) -> dict[str, Array]:
         return {
-            f"column/{table.column.index}/sums": table.sums for table in self._tables.values() if table.column.shared
+            f"columns/{group.index}/sums": np.concatenate([self._tables[c.index].sums for c in group.columns], axis=-1)
+            for group in self._groups.values()
         }
 
     def _loop_locally(self) -> None:

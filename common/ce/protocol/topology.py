@@ -157,6 +157,41 @@ class SiteTopology:
         return contested(self.columns, block)
 
 
+@dataclass(frozen=True)
+class ColumnGroup:
+    """Shared clusterings with the same holders: their sums and tables travel as one array, side by side."""
+
+    index: int  # that of its first column
+    columns: tuple[SharedColumn, ...]
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        return self.columns[0].holders
+
+    @property
+    def width(self) -> int:
+        """Categories of all its columns."""
+        return sum(len(column.categories) for column in self.columns)
+
+    @property
+    def slices(self) -> dict[int, slice]:
+        """Where each column's categories are, by the column's number."""
+        ends = np.cumsum([len(column.categories) for column in self.columns]).tolist()
+        return {c.index: slice(end - len(c.categories), end) for c, end in zip(self.columns, ends, strict=True)}
+
+
+def column_groups(columns: Iterable[SharedColumn]) -> dict[int, ColumnGroup]:
+    """The groups of these columns, by number. A holder of one of a group's columns holds them all, and finds it too."""
+    by_holders: dict[tuple[str, ...], list[SharedColumn]] = {}
+    for column in columns:
+        if column.shared and column.kind == "clustering":
+            by_holders.setdefault(column.holders, []).append(column)
+    groups = (sorted(group, key=lambda column: column.index) for group in by_holders.values())
+    return {
+        group[0].index: ColumnGroup(group[0].index, tuple(group)) for group in sorted(groups, key=lambda g: g[0].index)
+    }
+
+
 def contested(columns: Iterable[SharedColumn], block: Block) -> tuple[SharedColumn, ...]:
     """Of these columns, those of which two members of the block may hold cells."""
     return tuple(c for c in columns if len(set(c.holders) & set(block.members)) > 1)

@@ -123,7 +123,7 @@ class Model(ABC):
 
     @abstractmethod
     def prior(self, table: Reals) -> Reals:
-        """(starts, k, categories) the column's own terms of the bound."""
+        """(starts, k, categories) the column's own terms of the bound, each from its own entry of the table."""
 
     @abstractmethod
     def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
@@ -168,6 +168,16 @@ def bound_scales(terms: int, per_object: int, entries: int, smoothing: float) ->
     weight = max(smoothing, 1.0)
     cell = Scale.for_sum(terms + entries * weight, CELL_BOUND)
     return {"bound": cell, "object_bound": cell.times(per_object), "prior": cell.times(weight)}
+
+
+def fits_the_ring(model: Model, sizes: Sizes) -> bool:
+    """Whether all totals of a job of these sizes have room in 64 bits, in every stage."""
+    stage: Model | None = model
+    while stage is not None:
+        if any(scale.bits < 0 for scale in stage.scales(sizes).values()):
+            return False
+        stage = stage.next_stage()
+    return True
 
 
 def keep_old_rows(new: Reals, old: Reals) -> Reals:

@@ -28,6 +28,7 @@ _SIGNS: tuple[tuple[str, type[CeError], str], ...] = (
     ("WRONG_VERSION_NUMBER", ConfigError, "what answers at {address} does not speak TLS: is this the right port?"),
     ("Connection refused", Unreachable, "nothing listens at {address}: is the coordinator running, is the port right?"),
     ("DNS resolution failed", Unreachable, "the host in {address} has no address: is its name right?"),
+    ("hostname lookup error", Unreachable, "the host in {address} has no address: is its name right?"),
     ("Name or service not known", Unreachable, "the host in {address} has no address: is its name right?"),
     ("Network is unreachable", Unreachable, "there is no way to {address} from here: is this machine online?"),
     ("No route to host", Unreachable, "there is no way to {address} from here: is a firewall in between?"),

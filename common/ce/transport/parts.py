@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from ce_proto.v1 import arrays_pb2 as pb
 CHUNK = 2**20
 #: What gRPC may take for one frame: a chunk, and room for names, tokens and certificates.
 LARGEST_FRAME = 4 * CHUNK
+#: What the other fields of a message with arrays may take: all of them are in its first frame.
+LARGEST_HEADER = LARGEST_FRAME - CHUNK - 2**12
 #: What a piece takes in a frame beside its name and its elements, at most.
 _AROUND = 64
 _MOST_DIMENSIONS = 4
@@ -69,9 +72,7 @@ def pieces_of(parts: pb.Parts) -> Iterator[Piece]:
     """The pieces of one frame, each checked by itself."""
     room = CHUNK
     for part in parts.parts:
-        name, data, shape = part.name, part.data, tuple(part.shape)
-        if not 0 < len(name) <= _MOST_NAME or not name.isprintable() or " " in name:
-            raise MessageError("parts: a name is not 1 to 200 characters without spaces")
+        name, data, shape = _checked_name(part.name), part.data, tuple(part.shape)
         dtype = _TYPES.get(part.type)
         if dtype is None:
             raise MessageError("parts: an unknown element type")
@@ -91,6 +92,13 @@ def pieces_of(parts: pb.Parts) -> Iterator[Piece]:
         if bits > LARGEST_BITS:
             raise MessageError("parts: more than 62 fractional bits")
         yield Piece(name, shape, bits, begin, np.frombuffer(data, dtype))
+
+
+@lru_cache(4096)
+def _checked_name(name: str) -> str:
+    if not 0 < len(name) <= _MOST_NAME or not name.isprintable() or " " in name:
+        raise MessageError("parts: a name is not 1 to 200 characters without spaces")
+    return name
 
 
 class Collector:

@@ -1,19 +1,12 @@
 """Channels and servers over mutual TLS 1.3, the only way in; and the settings that both ends of a stream share.
 
-gRPC for Python cannot be told which TLS versions to speak. It can be told which cipher suites of TLS 1.2 to offer (TLS
-1.3 has its own): ours is one that needs an RSA certificate, and all our keys are elliptic-curve keys. So no TLS 1.2
-handshake can succeed, at either end.
+Why no older TLS can be spoken stands in this package's `__init__`, which has to come before gRPC.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import Any
-
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-# Its notes on every closed connection are for daemons, which turn them into log records, not for terminals.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 import grpc.aio

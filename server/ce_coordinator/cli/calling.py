@@ -7,24 +7,26 @@ import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import grpc
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ce.errors import ConfigError
 from ce.identity.certificates import check_issuer, check_matches_key, check_validity, identity_of, read_certificate
 from ce.identity.keys import pem, read_key
-from ce.transport.explain import explain
-from ce.transport.tls import Credentials, open_channel
 from ce_coordinator.config import PASSPHRASE_VARIABLE, CoordinatorSettings
-from ce_proto.v1 import operator_pb2_grpc
+
+# gRPC is imported where it is used: `serve`, which lives beside these commands, must first say how much it is to log.
+if TYPE_CHECKING:
+    from ce.transport.tls import Credentials
 
 Result = TypeVar("Result")
 
 
 def open_credentials(settings: CoordinatorSettings) -> Credentials:
     """The operator's key and certificate. Raises ConfigError with what to do."""
+    from ce.transport.tls import Credentials
+
     operator = settings.operator
     passphrase = os.environ.get(PASSPHRASE_VARIABLE)
     given = None if passphrase is None else passphrase.encode()
@@ -44,6 +46,12 @@ def open_credentials(settings: CoordinatorSettings) -> Credentials:
 @asynccontextmanager
 async def coordinator(settings: CoordinatorSettings) -> AsyncIterator[Any]:
     """A stub of OperatorService; what goes wrong comes out as one of our errors."""
+    import grpc
+
+    from ce.transport.explain import explain
+    from ce.transport.tls import open_channel
+    from ce_proto.v1 import operator_pb2_grpc
+
     address = settings.operator.address
     channel = open_channel(address, open_credentials(settings))
     try:

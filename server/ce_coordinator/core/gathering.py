@@ -12,9 +12,16 @@ from cryptography import x509
 
 from ce.errors import LimitReached, MessageError
 from ce.identity.certificates import fingerprint
-from ce.privacy.pairs import NONCE_SIZE
+from ce.privacy.pairs import NONCE_SIZE, PUBLIC_KEY_SIZE
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.protocol.handshake import KEY_SIZE, Attempt, KeyShare, check_enrolment, check_key_share
+from ce.protocol.handshake import (
+    KEY_SIZE,
+    Attempt,
+    KeyShare,
+    check_enrolment,
+    check_key_share,
+    pseudonym_digest,
+)
 from ce.protocol.topology import ColumnClaim, Enrolment
 from ce.transport.parts import Collector
 from ce_coordinator.core.limits import Limits
@@ -23,6 +30,8 @@ from ce_proto.v1 import site_pb2 as pb
 
 _TAG_SIZE = 16
 _LONGEST_NAME = 200
+#: A certificate of ours has some 500 bytes.
+_LONGEST_CERTIFICATE = 4096
 _WRITTEN = {pb.CATEGORY_KIND_UNSPECIFIED: None, pb.CATEGORY_KIND_INTEGER: "integers", pb.CATEGORY_KIND_TEXT: "text"}
 _KINDS = {pb.COLUMN_KIND_CLUSTERING: "clustering", pb.COLUMN_KIND_CLASSIFIER: "classifier"}
 
@@ -95,6 +104,9 @@ class Gathering:
             if share != self._shares[site]:
                 raise MessageError("key_share: another one was given for this epoch")
             return []
+        # Every share is relayed to every site: neither may one that no site can use, nor one that fills a frame.
+        if len(share.public_key) != PUBLIC_KEY_SIZE or len(share.certificate) > _LONGEST_CERTIFICATE:
+            raise MessageError("key_share: public_key is 32 bytes, and certificate not endless")
         certificate = check_key_share(self.attempt, site, share)
         if fingerprint(certificate) != connection_fingerprint:
             raise MessageError("key_share: the certificate is not the one of this connection")
@@ -122,7 +134,8 @@ class Gathering:
         }
         return [(name, pb.CoordinatorFrame(sealed_key=sealed)) for name, sealed in self._sealed.items()]
 
-    def enrol(self, site: str, message: pb.Enrolment) -> None:
+    def enrol(self, site: str, message: pb.Enrolment) -> bool:
+        """A site's enrolment, or its beginning. True: it was the last one missing, and alignment is due."""
         if self._sealed is None:
             raise MessageError("enrolment: comes before the job key")
         if not 0 < message.objects <= self._limits.objects_per_site:
@@ -133,32 +146,36 @@ class Gathering:
         columns = self._columns(site, message.columns)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
         self._arriving[site] = _Arriving(message, columns, collector)
-        self.enrol_more(site, message.parts)
+        due = self.enrol_more(site, message.parts)
         # The pseudonyms are in the collector; what is kept of the frame is what was signed.
         message.ClearField("parts")
+        return due
 
-    def enrol_more(self, site: str, parts: arrays_pb2.Parts) -> None:
+    def enrol_more(self, site: str, parts: arrays_pb2.Parts) -> bool:
+        """More of a site's enrolment; the same return value."""
         arriving = self._arriving.get(site)
         if arriving is None:
             raise MessageError("more: no enrolment is under way")
         if not arriving.collector.feed(parts):
-            return
+            return False
         del self._arriving[site]
         if site in self.enrolments:
-            return  # repeated after a broken stream
-        arrays = arriving.collector.arrays
-        tokens = arrays.get("pseudonyms")
-        if tokens is None or len(arrays) > 1 or tokens.dtype != np.uint8:
+            return False  # repeated
+        if list(arriving.collector.fraction_bits) != ["pseudonyms"]:
             raise MessageError("enrolment: its one array is pseudonyms")
-        if tokens.shape != (arriving.header.objects, TOKEN_SIZE):
+        tokens = arriving.collector.arrays["pseudonyms"]
+        if tokens.dtype != np.uint8 or tokens.shape != (arriving.header.objects, TOKEN_SIZE):
             raise MessageError("pseudonyms: not 16 bytes for each object")
         objects = tokens.view(f"V{TOKEN_SIZE}").reshape(-1)
         if len(np.unique(objects)) < len(objects):
             raise MessageError("pseudonyms: two are equal")
         enrolment = Enrolment(objects, arriving.columns)
+        if arriving.header.pseudonym_digest != pseudonym_digest(enrolment):
+            raise MessageError("pseudonym_digest: not that of the pseudonyms")
         signature = arriving.header.signature
         check_enrolment(self.attempt, site, enrolment, signature, self._certificates[site])
         self.enrolments[site] = enrolment
+        return self.complete
 
     def _columns(self, site: str, claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
         columns: dict[str, ColumnClaim] = {}

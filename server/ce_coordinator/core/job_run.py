@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ce.errors import CeError, JobFailed, MessageError, Refused
+from ce.errors import CeError, InputError, JobFailed, LimitReached, MessageError, Refused
 from ce.job import Job
 from ce.models.jobs import model_without_labels
 from ce.protocol.handshake import Attempt
@@ -152,6 +152,9 @@ class JobRun:
         """The work that a `Compute` asked for is done, or raised an error."""
         if isinstance(result, CeError):
             return self.fail(result, now)
+        if isinstance(result, MemoryError):
+            sentence = "the coordinator has not enough memory for this job: fewer restarts or clusters need less"
+            return self.fail(JobFailed(sentence), now)
         if isinstance(result, BaseException):
             return self.fail(JobFailed("an unexpected error at the coordinator; its log says more"), now)
         if isinstance(result, Aligned):
@@ -187,7 +190,9 @@ class JobRun:
 
     def fail(self, error: CeError, now: float) -> list[Instruction]:
         rule = error.rule if isinstance(error, Refused) else ""
-        return self._end("failed", now, reason=str(error), rule=rule, exit_code=error.exit_code)
+        # What is too large for a limit today is too large tomorrow: nothing was unreachable, the job asks for too much.
+        code = InputError.exit_code if isinstance(error, LimitReached) else error.exit_code
+        return self._end("failed", now, reason=str(error), rule=rule, exit_code=code)
 
     def cancel(self, operator: str, now: float) -> list[Instruction]:
         return self._end("cancelled", now, reason=f"cancelled by {operator}", exit_code=8)
@@ -206,10 +211,10 @@ class JobRun:
             elif kind in ("enrolment", "more"):
                 told = []
                 if kind == "enrolment":
-                    gathering.enrol(site, message)
+                    due = gathering.enrol(site, message)
                 else:
-                    gathering.enrol_more(site, message.parts)
-                if gathering.complete:
+                    due = gathering.enrol_more(site, message.parts)
+                if due:
                     return [self._alignment_work(gathering), Changed(job)]
             else:
                 raise MessageError(f"{kind}: comes before the sites are aligned")

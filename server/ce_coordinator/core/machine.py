@@ -48,6 +48,7 @@ class Connection:
     fingerprint: str
     software: str
     last_seen: float
+    closed: bool = False  # cut off; what it had sent before it noticed no longer counts
 
 
 class Machine:
@@ -113,7 +114,7 @@ class Machine:
             Send(session, [welcome]),
         ]
         held = {entry.job: entry.epoch for entry in hello.held}
-        steps += [Send(session, [self._over(job, epoch)]) for job, epoch in held.items() if job not in self.runs]
+        steps += [Send(session, [self._over(site, job, epoch)]) for job, epoch in held.items() if job not in self.runs]
         for run in list(self.runs.values()):
             if site in run.roster:
                 steps += run.connected(site, held.get(run.job.name), now)
@@ -148,8 +149,8 @@ class Machine:
     def received(self, session: Session, frame: pb.SiteFrame, now: float) -> list[Instruction]:
         """A frame after Hello."""
         connection = self._by_session.get(session)
-        if connection is None:
-            return []  # from a stream that was just replaced
+        if connection is None or connection.closed:
+            return []  # from a stream that was just replaced or cut off
         connection.last_seen = now
         kind = frame.WhichOneof("frame")
         try:
@@ -157,10 +158,12 @@ class Machine:
                 raise MessageError("frame: empty, or a second hello")
             if kind == "goodbye":
                 return []
-            return self._after(self._of_a_job(connection, kind, getattr(frame, kind), now), now)
+            steps = self._of_a_job(connection, kind, getattr(frame, kind), now)
         except MessageError as error:
             note = Note("warning", "message refused", {"site": connection.site, "reason": str(error)})
-            return [note, Close(session, error)]
+            steps = [note, Close(session, error)]
+        connection.closed = any(isinstance(step, Close) and step.session == session for step in steps)
+        return self._after(steps, now)
 
     def computed(self, job: str, epoch: int, result: Any, now: float) -> list[Instruction]:
         """Work that a `Compute` asked for has ended, with a result or an exception."""
@@ -261,7 +264,7 @@ class Machine:
         if run is None:
             if kind == "more":
                 return []
-            return [Send(connection.session, [self._over(message.job, message.epoch)])]
+            return [Send(connection.session, [self._over(connection.site, message.job, message.epoch)])]
         if connection.site not in run.roster:
             raise MessageError("job: this site is not in it")
         if message.epoch < run.epoch:
@@ -270,8 +273,10 @@ class Machine:
             raise MessageError("epoch: has not begun")
         return run.received(connection.site, connection.fingerprint, kind, message, now)
 
-    def _over(self, job: str, epoch: int) -> pb.CoordinatorFrame:
+    def _over(self, site: str, job: str, epoch: int) -> pb.CoordinatorFrame:
         record = self.records.get(job)
+        if record is not None and site not in Job.from_definition(record.definition).sites:
+            record = None  # and so nothing of it is known to this site
         if record is not None and record.ended:
             return ended_frame(record)
         if record is not None:  # waits in line; whatever the site has of it is of a former coordinator

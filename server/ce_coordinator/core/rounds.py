@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from ce.errors import InputError, LimitReached, MessageError
+from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.handshake import Attempt
 from ce.protocol.home import Home, Outcome, Progress
 from ce.protocol.messages import Task, array_hash, task_digest
 from ce.protocol.topology import Enrolment, Rows, Topology, align
-from ce.steps.model import Model
-from ce.transport.parts import pieces_of, to_parts
+from ce.steps.model import Model, fits_the_ring
+from ce.transport.parts import LARGEST_HEADER, pieces_of, to_parts
 from ce.transport.wire import answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -52,6 +53,8 @@ def align_all(
     objects = topology.sizes.objects
     if model.k > objects:
         raise InputError(f"{model.k:,} consensus clusters or classes for {objects:,} objects: ask for fewer")
+    if not fits_the_ring(model, topology.sizes):
+        raise LimitReached("sums over so many objects and columns do not fit in 64 bits: split the job")
     shared = sum(block.size for block in topology.blocks if block.shared)
     cells = sum(len(column.categories) for column in topology.clusterings if column.shared)
     needed = 8 * model.n_starts * model.k * (shared + cells)
@@ -60,7 +63,25 @@ def align_all(
             f"one round of this job would take {needed / 1e9:,.1f} GB at the coordinator, whose limits.round_bytes is "
             f"{most_bytes / 1e9:,.1f} GB: fewer restarts or clusters need less"
         )
+    if _largest_header(topology) > LARGEST_HEADER:
+        raise LimitReached(
+            "what one site would have to be told about the columns and objects that it shares does not fit in a "
+            "message: fewer categories, or fewer different groups of sites that share objects, need less"
+        )
     return Aligned(topology, rows, Home(topology, model, on_progress))
+
+
+def _largest_header(topology: Topology) -> int:
+    """Bytes of the largest alignment without its rows, rather too many than too few."""
+    header = dict.fromkeys(topology.sites, 0)
+    for block in topology.blocks:
+        for site in block.members:
+            header[site] += 32 + sum(len(member) + 2 for member in block.members)
+    for column in topology.columns:
+        names = len(column.name.encode()) + sum(len(holder) + 2 for holder in column.holders)
+        for site in column.holders:
+            header[site] += 32 + names + (TOKEN_SIZE + 2) * len(column.categories)
+    return max(header.values())
 
 
 class Rounds:
