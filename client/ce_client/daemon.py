@@ -238,6 +238,12 @@ class Daemon:
         worker = self._workers.pop(over.job)
         self._answered.pop(over.job, None)
         worker.stop()
+        if worker.participant.refusal is None:
+            self._note(self._entry(worker.participant, over.state, over.reason, over.rule))
+        else:
+            # Why this site refused it knows better than it told anybody: that is what stays written down.
+            self.note(worker.participant)
+        self._noted.pop(over.job, None)
         level = logging.INFO if over.state == "done" else logging.WARNING
         named = {"job": over.job, "state": over.state}
         if over.reason:
@@ -245,10 +251,6 @@ class Daemon:
         if worker.participant.finished:
             named["results"] = str(self.settings.results / over.job)
         log.log(level, "job over", extra=fields(**named))
-        if worker.participant.refusal is None:
-            # What this site refused it knows better than it told anybody: that stays written down.
-            self._note(self._entry(worker.participant, over.state, over.reason, over.rule))
-        self._noted.pop(over.job, None)
 
     def note(self, participant: Participant) -> None:
         """Write down where a job stands, when that has changed."""

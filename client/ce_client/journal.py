@@ -49,7 +49,7 @@ class Journal:
         """All jobs, the newest change first."""
         found = []
         for path in self._directory.glob("*.json") if self._directory.is_dir() else ():
-            with contextlib.suppress(OSError, ValueError, TypeError):
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 keys = json.loads(path.read_bytes())
                 found.append(Entry(**{**keys, "sites": tuple(keys["sites"])}))
         return sorted(found, key=lambda entry: -entry.since_s)

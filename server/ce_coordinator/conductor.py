@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from ce.errors import CeError, JobFailed
+from ce.errors import CeError, JobFailed, LimitReached
 from ce.logs import fields
 from ce_coordinator.core.instructions import (
     Changed,
@@ -35,6 +35,8 @@ log = logging.getLogger("ce_coordinator")
 
 #: Numbers that may be gone over on the event loop itself: less than a millisecond, which changing threads costs too.
 INLINE_SIZE = 20_000
+#: Messages that may wait to go down one stream: more than a site in as many jobs as it may name is ever owed.
+MOST_WAITING = 20_000
 
 
 class Outgoing:
@@ -43,6 +45,15 @@ class Outgoing:
     def __init__(self) -> None:
         self.frames: asyncio.Queue[Iterable[pb.CoordinatorFrame]] = asyncio.Queue()
         self.closed: asyncio.Future[CeError] = asyncio.get_running_loop().create_future()
+        self.writing = False  # a frame is under way
+        self.ending = False  # none may follow it
+
+    def send(self, frames: Iterable[pb.CoordinatorFrame]) -> None:
+        """Put frames in the queue, which has an end: a site that asks and asks and never reads is cut off."""
+        if self.frames.qsize() < MOST_WAITING:
+            self.frames.put_nowait(frames)
+        else:
+            self.close(LimitReached("this site does not read what it is sent"))
 
     def close(self, error: CeError) -> None:
         if not self.closed.done():
@@ -122,7 +133,7 @@ class Conductor:
             match step:
                 case Send(session, frames):
                     if session in self._streams:
-                        self._streams[session].frames.put_nowait(frames)
+                        self._streams[session].send(frames)
                 case Compute(job, epoch, size, work):
                     if size <= INLINE_SIZE:
                         todo.extend(self.machine.computed(job, epoch, _result(work), self.now()))

@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from ce.errors import CeError, MessageError, Unreachable
 from ce.logs import fields
@@ -57,7 +58,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
 
     async def _hello(self, context: Any) -> pb.Hello:
         try:
-            frame = await asyncio.wait_for(context.read(), HELLO_S)
+            frame = await asyncio.wait_for(_read_frame(context), HELLO_S)
         except TimeoutError as error:
             raise MessageError("hello: did not come in time") from error
         if frame is grpc.aio.EOF or frame.WhichOneof("frame") != "hello":
@@ -79,12 +80,16 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             return "the stream broke"
         finally:
             reading.cancel()
-            writing.cancel()
+            # gRPC for Python loses the status of a stream that is ended while it writes, and the site would wait for
+            # ever on a stream that nobody serves: a frame that is under way is let go.
+            stream.ending = True
+            if not stream.writing:
+                writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _read(self, session: int, caller: Caller, context: Any) -> str:
         conductor = self._conductor
-        while (frame := await context.read()) is not grpc.aio.EOF:
+        while (frame := await _read_frame(context)) is not grpc.aio.EOF:
             self._access.check(caller)
             conductor.carry_out(conductor.machine.received(session, frame, conductor.now()))
             if frame.WhichOneof("frame") == "goodbye":
@@ -94,10 +99,21 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
     async def _write(self, stream: Outgoing, context: Any) -> None:
         while True:
             for frame in await stream.frames.get():
+                stream.writing = True
                 await context.write(frame)
+                stream.writing = False
+                if stream.ending:
+                    return
 
     async def _refuse(self, error: CeError, context: Any) -> None:
         code, details, trailer = to_status(error)
         if not isinstance(error, Unreachable):
             log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
         await context.abort(code, details, trailer)
+
+
+async def _read_frame(context: Any) -> Any:
+    try:
+        return await context.read()
+    except DecodeError as error:
+        raise MessageError("frame: cannot be read") from error

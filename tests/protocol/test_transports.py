@@ -5,10 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import grpc
 import numpy as np
 import pytest
+from grpc._cython import cygrpc
 from problems import TOPOLOGIES, deal, problem
 
 import ce
@@ -17,6 +21,7 @@ from ce.protocol.exchange import InMemory, Transport
 from ce.protocol.messages import Answer, Array, Task
 from ce.transport.inprocess import InProcess
 from ce.transport.loopback import Loopback
+from ce.transport.tls import Credentials, make_server, open_channel
 
 SITES = ("north", "south", "east")
 Handler = Callable[[Task], Answer]
@@ -139,12 +144,16 @@ class Encoded(Contract):
             return Answer(task.round, task.step, task.starts, {"bound": np.array([np.nan])}, {"bound": 0})
 
         before = threads()
-        with self.open({"north": echo, "south": lie, "east": echo}) as transport:
-            with pytest.raises(MessageError, match="bound: not all numbers are finite"):
-                list(transport.exchange(tasks(1)))
-        with self.open(dict.fromkeys(SITES, echo)) as transport:
-            with pytest.raises(MessageError, match="alpha: not all numbers are finite"):
-                list(transport.exchange(tasks(1, {"alpha": np.array([np.inf])})))
+        with (
+            pytest.raises(MessageError, match="bound: not all numbers are finite"),
+            self.open({"north": echo, "south": lie, "east": echo}) as transport,
+        ):
+            list(transport.exchange(tasks(1)))
+        with (
+            pytest.raises(MessageError, match="alpha: not all numbers are finite"),
+            self.open(dict.fromkeys(SITES, echo)) as transport,
+        ):
+            list(transport.exchange(tasks(1, {"alpha": np.array([np.inf])})))
         assert threads() == before
 
 
@@ -179,6 +188,24 @@ def test_both_ways_send_the_same_bytes() -> None:
                 counts[make].append(transport.bytes_sent)
     assert counts[InProcess] == counts[Loopback]
     assert counts[InProcess][-1] > 2 * len(SITES) * 2**20
+
+
+def test_every_setting_of_a_stream_is_one_that_grpc_knows() -> None:
+    """It says nothing to a misspelt one: the coordinator then took a site's signs of life for an attack."""
+    credentials = Credentials(b"", b"", b"")
+    with (
+        mock.patch.object(grpc.aio, "server") as server,
+        mock.patch.object(grpc.aio, "secure_channel") as channel,
+        mock.patch.object(grpc, "ssl_server_credentials"),
+        mock.patch.object(grpc, "ssl_channel_credentials"),
+    ):
+        make_server(credentials, "127.0.0.1:0")
+        open_channel("127.0.0.1:1", credentials)
+    library = Path(cygrpc.__file__).read_bytes()
+    for made in (server, channel):
+        names = [name for name, _ in made.call_args.kwargs["options"]]
+        assert "grpc.keepalive_time_ms" in names
+        assert [name for name in names if name.encode() not in library] == []
 
 
 @pytest.mark.parametrize(

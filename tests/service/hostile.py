@@ -53,6 +53,7 @@ class BusyTable(Table):
         self.work: list[tuple[Compute, Any]] = []  # with its result, if that is there already
         self.corrupting: dict[str, list[int]] = {}  # seeds, for the next frames of a site
         self.sent: dict[str, list[bytes]] = {site: [] for site in sites}
+        self.heard: dict[str, list[bytes]] = {site: [] for site in sites}
         super().__init__(sites, limits)
 
     def do(self, steps: list[Instruction]) -> None:
@@ -82,6 +83,10 @@ class BusyTable(Table):
             self.up.appendleft(first)
             self.deliver_up()
         return True
+
+    def deliver_down(self, site: str) -> None:
+        self.heard[site].append(self.down[site][0])
+        super().deliver_down(site)
 
     def deliver_up(self) -> None:
         session, frame = self.up[0]
@@ -239,11 +244,8 @@ def cause(scene: Scene, table: BusyTable, site: str, trouble: Trouble) -> None:
 
 def lie(scene: Scene, table: BusyTable, site: str, rng: Random) -> pb.SiteFrame | None:
     """A frame of another moment, another site or another job, perhaps corrupted; None: it cannot even be read."""
-    pick = rng.random()
-    if pick < 0.15:
-        frame = odd_frame(rng)
-    else:
-        frame = rng.choice(scene.frames[site if pick < 0.8 else rng.choice(SITES)])
+    whose = site if rng.random() < 0.8 else rng.choice(SITES)
+    frame = odd_frame(rng) if rng.random() < 0.15 else rng.choice(scene.frames[whose])
     false: pb.SiteFrame | None = pb.SiteFrame.FromString(frame.SerializeToString())
     if rng.random() < 0.7:
         false = corrupted(frame, table.seats[site].resources, rng)

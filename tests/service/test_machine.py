@@ -26,6 +26,7 @@ from ce.errors import (
 from ce_coordinator.core.instructions import Close, SaveJob, Send
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
+from ce_coordinator.core.rounds import Rounds
 from ce_coordinator.status import job_status
 from ce_proto.v1 import site_pb2 as pb
 
@@ -277,3 +278,29 @@ def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., Table]
     assert sorted(map(str, some["sizes"])) == sorted(["None", str(large)])
     withheld = some["sizes"].index(None)
     assert [value is None for value in some["parameters"]["alpha"]] == [at == withheld for at in (0, 1)]  # type: ignore[call-overload]
+
+
+def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
+    sit: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = sit()
+    table.connect()
+    task = Rounds.task
+
+    def broken(rounds: Rounds, site: str) -> object:
+        if rounds.attempt.job == "unlucky":
+            raise KeyError("secret")
+        return task(rounds, site)
+
+    monkeypatch.setattr(Rounds, "task", broken)
+    for name in ("unlucky", "lucky"):
+        table.submit(job(name).definition(), name)
+    table.run()
+    assert {name: record.state for name, record in table.machine.records.items()} == {
+        "unlucky": "failed",
+        "lucky": "done",
+    }
+    assert "unexpected error" in table.machine.records["unlucky"].reason
+    note = next(note for note in table.notes if note.event == "unexpected error")
+    assert note.fields["error"] == "KeyError"
+    assert "secret" not in str(note)

@@ -96,7 +96,7 @@ class Authority:
             raise ConfigError(
                 f"{identity} has a certificate for another key: somebody else may be asking for this name. Compare "
                 f"the fingerprint of the request with {identity.name} by another way than the one it came by, and "
-                "only then sign it as a replacement"
+                "only then sign it as a replacement (--replace)"
             )
         certificate = self._certificate_for(identity, request.public_key, now, days)
         self._keep(identity, certificate, first=known is None)

@@ -2,7 +2,7 @@
 
 Arrays are (starts, k, objects): clusters before objects, so that every operation runs along contiguous objects.
 A site cuts its objects into tiles small enough for the processor's cache; rows are independent, so tiles, threads and
-layouts do not change a bit. No (objects, columns, k) array is ever formed.
+layouts do not change a bit. No (objects, columns, k) array is formed, except of a tile that is small.
 """
 
 from __future__ import annotations
@@ -45,28 +45,24 @@ class ColumnCells:
             soft = column.probabilities[rows]
             observed = column.observed[rows]
             probabilities = np.ascontiguousarray(np.where(observed[:, None], soft, 0.0).T)
+            none = np.arange(0)
             codes = np.full(len(rows), n_categories, dtype=np.intp)
-        else:
-            assert column.codes is not None
-            codes = column.codes[rows].astype(np.intp)
-            observed = codes >= 0
-            codes[~observed] = n_categories
-            probabilities = None
+            seen = None if observed.all() else observed.astype(np.float64)
+            return cls(n_categories, codes, seen, probabilities, none, none, none, weights)
+        assert column.codes is not None
+        codes = column.codes[rows].astype(np.intp)
+        return cls.hard(np.where(codes < 0, n_categories, codes), n_categories, weights)
+
+    @classmethod
+    def hard(cls, codes: NDArray[np.intp], n_categories: int, weights: Words | None) -> ColumnCells:
+        """From codes, those of missing labels being `n_categories`."""
+        observed = codes < n_categories
         order = np.argsort(codes, kind="stable")
         present, firsts = np.unique(codes[order], return_index=True)
         labelled = present < n_categories
-        present, firsts = present[labelled], firsts[labelled]
-        order = order[: int((codes < n_categories).sum())]
-        return cls(
-            n_categories,
-            codes,
-            None if observed.all() else observed.astype(np.float64),
-            probabilities,
-            order,
-            firsts,
-            present,
-            weights,
-        )
+        seen = None if observed.all() else observed.astype(np.float64)
+        order = order[: int(observed.sum())]
+        return cls(n_categories, codes, seen, None, order, firsts[labelled], present[labelled], weights)
 
     def look_up(self, table: NDArray[Number], missing: Number) -> NDArray[Number]:
         """table (starts, k, categories) at each object's label: (starts, k, n); `missing` where there is none."""
@@ -88,6 +84,35 @@ class ColumnCells:
 
 
 @dataclass(frozen=True)
+class TileCells:
+    """All columns' labels for the objects of one tile."""
+
+    columns: list[ColumnCells]
+    #: The same cells as one column of len(columns) * n entries whose categories stand side by side: for a few objects
+    #: calls cost more than numbers, and this takes a fraction of them. None where that would not fit in the cache.
+    joined: ColumnCells | None = None
+
+    @classmethod
+    def of(cls, columns: list[ColumnCells], room: int) -> TileCells:
+        """Joined if all labels are hard and the cells are at most `room`."""
+        if len(columns) < 2 or any(column.probabilities is not None for column in columns):
+            return cls(columns)
+        if len(columns) * len(columns[0].codes) > room:
+            return cls(columns)
+        total = sum(column.n_categories for column in columns)
+        ends = np.cumsum([column.n_categories for column in columns])
+        codes = np.concatenate(
+            [
+                np.where(column.codes < column.n_categories, column.codes + end - column.n_categories, total)
+                for column, end in zip(columns, ends, strict=True)
+            ]
+        )
+        weights = columns[0].weights
+        tiled = None if weights is None else np.tile(weights, len(columns))
+        return cls(columns, ColumnCells.hard(codes, total, tiled))
+
+
+@dataclass(frozen=True)
 class CellSums:
     """What one pass over a tile's cells adds up to."""
 
@@ -96,32 +121,25 @@ class CellSums:
     bound: Words  # (starts,)
 
 
-def posterior_sums(message: Reals, tables: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale) -> CellSums:
+def posterior_sums(message: Reals, tables: list[Reals], cells: TileCells, phi: Scale, bound: Scale) -> CellSums:
     """phi_ich ∝ message_ih beta_ch(x_ic), rounded per cell: its sums over columns and objects, ln of its normaliser.
 
     A soft label is a probability-weighted set of hard ones: category r counts p_r of a cell.
     """
+    # ln 0 is refused when it is encoded.
+    with np.errstate(divide="ignore"):
+        if cells.joined is not None:
+            return _joined_sums(message, tables, cells.joined, phi, bound)
+        return _sums_by_column(message, tables, cells.columns, phi, bound)
+
+
+def _sums_by_column(
+    message: Reals, tables: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale
+) -> CellSums:
     starts, k, n = message.shape
     objects = np.zeros((starts, k, n), dtype=np.int64)
     columns: list[Words] = []
     logs = np.zeros(starts, dtype=np.int64)
-    # ln 0 is refused when it is encoded.
-    with np.errstate(divide="ignore"):
-        _add_posteriors(message, tables, cells, phi, bound, objects, columns, logs)
-    return CellSums(objects, columns, logs)
-
-
-def _add_posteriors(
-    message: Reals,
-    tables: list[Reals],
-    cells: list[ColumnCells],
-    phi: Scale,
-    bound: Scale,
-    objects: Words,
-    columns: list[Words],
-    logs: Words,
-) -> None:
-    """One column after the other, added into the last three."""
     for table, column in zip(tables, cells, strict=True):
         if column.probabilities is None:
             joint = column.look_up(table, np.float64(1.0))
@@ -131,13 +149,25 @@ def _add_posteriors(
             columns.append(column.count(words))
             logs += weighted_total(log, column.weights)
             continue
-        counts = np.zeros((*message.shape[:2], column.n_categories), dtype=np.int64)
+        counts = np.zeros((starts, k, column.n_categories), dtype=np.int64)
         for r, probability in enumerate(column.probabilities):
             words, log = _posterior(message * table[:, :, r, None], probability, phi, bound)
             objects += words
             counts[..., r] = weighted_total(words, column.weights)
             logs += weighted_total(log, column.weights)
         columns.append(counts)
+    return CellSums(objects, columns, logs)
+
+
+def _joined_sums(message: Reals, tables: list[Reals], joined: ColumnCells, phi: Scale, bound: Scale) -> CellSums:
+    """The same numbers, cell by cell, in one go."""
+    starts, k, n = message.shape
+    joint = joined.look_up(np.concatenate(tables, axis=-1), np.float64(1.0)).reshape(starts, k, len(tables), n)
+    joint *= message[:, :, None, :]
+    words, log = _posterior(joint.reshape(starts, k, -1), joined.observed, phi, bound)
+    ends = np.cumsum([table.shape[-1] for table in tables])[:-1]
+    columns = np.split(joined.count(words), ends, axis=-1)
+    return CellSums(words.reshape(starts, k, len(tables), n).sum(axis=2), columns, weighted_total(log, joined.weights))
 
 
 def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> tuple[Words, Words]:
@@ -157,11 +187,11 @@ def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> t
     return np.rint(joint, out=joint).astype(np.int64), log
 
 
-def lookup_sums(tables: list[Reals], cells: list[ColumnCells], n: int, scale: Scale) -> Words:
+def lookup_sums(tables: list[Reals], cells: TileCells, n: int, scale: Scale) -> Words:
     """sum_c table_ch(x_ic), rounded per cell: (starts, k, n)."""
     starts, k = tables[0].shape[:2]
     objects = np.zeros((starts, k, n), dtype=np.int64)
-    for table, column in zip(tables, cells, strict=True):
+    for table, column in zip(tables, cells.columns, strict=True):
         if column.probabilities is None:
             objects += column.look_up(encode(table, scale, "object sums"), np.int64(0))
         else:
@@ -170,11 +200,11 @@ def lookup_sums(tables: list[Reals], cells: list[ColumnCells], n: int, scale: Sc
     return objects
 
 
-def count_sums(message: Reals, cells: list[ColumnCells], scale: Scale) -> list[Words]:
+def count_sums(message: Reals, cells: TileCells, scale: Scale) -> list[Words]:
     """sum_i message_ih 1(x_ic = r), rounded per cell: one (starts, k, categories) per column."""
     words = encode(message, scale, "column sums")
     columns: list[Words] = []
-    for column in cells:
+    for column in cells.columns:
         if column.probabilities is None:
             columns.append(column.count(words))
             continue

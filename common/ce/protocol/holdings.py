@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.kernels.cells import ColumnCells, tiles
+from ce.kernels.cells import ColumnCells, TileCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
 from ce.protocol.topology import Block, Categories, Rows, SharedColumn, SiteTopology
 from ce.ring import Reals, Scale, Words, encode
@@ -35,7 +35,7 @@ class Tile:
 
     objects: slice
     columns: tuple[int, ...]
-    cells: list[ColumnCells]
+    cells: TileCells
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Holdings:
         objects = np.zeros((starts, model.k, segment.width), dtype=np.int64)
 
         def work(tile: Tile) -> None:
-            if tile.cells:
+            if tile.columns:
                 width = tile.objects.stop - tile.objects.start
                 objects[:, :, tile.objects] = model.object_sums(
                     [tables[c] for c in tile.columns], tile.cells, width, scales
@@ -205,7 +205,8 @@ class Holdings:
             inside = entries[objects]
             present = tuple(c for c, column in self._labels.items() if column.observed[inside].any())
             weight = None if weights is None else weights[objects]
-            pieces.append(Tile(objects, present, [ColumnCells.of(self._labels[c], inside, weight) for c in present]))
+            cells = [ColumnCells.of(self._labels[c], inside, weight) for c in present]
+            pieces.append(Tile(objects, present, TileCells.of(cells, width)))
         return Segment(own, entries, inverse, weights, slices, pieces)
 
 

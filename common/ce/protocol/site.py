@@ -195,7 +195,7 @@ class Site:
         kept, retry = self._go_on_with(task)
         for table in self._tables.values():
             new = keep_old_rows(self._new_table(task, table), table.current)
-            table.adopt(np.where(retry[:, None, None], table.entering, new))
+            table.adopt(np.where(retry[:, None, None], table.entering, new) if task.retry else new)
         self._take_globals(task)
         self._objects.update(kept, retry, self._globals)
         self._take_messages(task)

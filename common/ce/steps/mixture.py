@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ce.kernels.cells import ColumnCells, count_sums, lookup_sums
+from ce.kernels.cells import TileCells, count_sums, lookup_sums
 from ce.kernels.special import over_clusters
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import (
@@ -65,10 +65,10 @@ class MixtureSteps(SmoothedTables):
     def message(self, state: State) -> Reals:
         return state["responsibility"]
 
-    def object_sums(self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]) -> Words:
+    def object_sums(self, tables: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
         return lookup_sums([log_or_floor(table) for table in tables], cells, n, scales["objects"])
 
-    def column_sums(self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]) -> list[Words]:
+    def column_sums(self, message: Reals, cells: TileCells, scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:

@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.kernels.cells import CellSums, ColumnCells
+from ce.kernels.cells import CellSums, TileCells
 from ce.ring import Reals, Scale, Words
 
 State = dict[str, NDArray[np.float64]]
@@ -103,17 +103,15 @@ class Model(ABC):
     def message(self, state: State) -> Reals:
         """(starts, k, n): all that a cell step needs to know of an object, and all that a site is told of it."""
 
-    def cells(
-        self, message: Reals, tables: list[Reals], cells: list[ColumnCells], scales: Mapping[str, Scale]
-    ) -> CellSums:
+    def cells(self, message: Reals, tables: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
         """One-phase models: object sums, column sums and bound share of one tile."""
         raise TypeError(f"{type(self).__name__} is not a one-phase model")
 
-    def object_sums(self, tables: list[Reals], cells: list[ColumnCells], n: int, scales: Mapping[str, Scale]) -> Words:
+    def object_sums(self, tables: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
         """Two-phase models, first pass over a tile: (starts, k, n)."""
         raise TypeError(f"{type(self).__name__} is not a two-phase model")
 
-    def column_sums(self, message: Reals, cells: list[ColumnCells], scales: Mapping[str, Scale]) -> list[Words]:
+    def column_sums(self, message: Reals, cells: TileCells, scales: Mapping[str, Scale]) -> list[Words]:
         """Two-phase models, second pass over a tile: (starts, k, categories) per column."""
         raise TypeError(f"{type(self).__name__} is not a two-phase model")
 
@@ -182,5 +180,7 @@ def fits_the_ring(model: Model, sizes: Sizes) -> bool:
 
 def keep_old_rows(new: Reals, old: Reals) -> Reals:
     """Adopt a new table except for rows of zeros, which stand for "unchanged"."""
+    if new.all():  # with smoothing, always
+        return new
     kept: Reals = np.where(new.any(axis=-1, keepdims=True), new, old)
     return kept

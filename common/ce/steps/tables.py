@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ce.kernels.cells import CellSums, ColumnCells, posterior_sums
+from ce.kernels.cells import CellSums, TileCells, posterior_sums
 from ce.ring import Reals, Scale, Words, decode
 from ce.steps.model import Model
 
@@ -39,7 +39,5 @@ class PosteriorCells(SmoothedTables):
 
     phases = 1
 
-    def cells(
-        self, message: Reals, tables: list[Reals], cells: list[ColumnCells], scales: Mapping[str, Scale]
-    ) -> CellSums:
+    def cells(self, message: Reals, tables: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
         return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])

@@ -60,7 +60,7 @@ def make_server(credentials: Credentials, address: str, *, most_rpcs: int | None
         options=(
             *_BOTH_ENDS,
             ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_S * 500),
+            ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
             # Two coordinators on one port would each get some of the sites.
             ("grpc.so_reuseport", 0),
         ),

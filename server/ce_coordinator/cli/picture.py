@@ -51,8 +51,8 @@ def progress(
     """What there is to say of a job's progress: names and values."""
     over = status.state in ENDS
     if status.iteration:
-        most = f" of at most {status.max_iterations:,}" if status.max_iterations and not over else ""
-        yield "iteration", f"{status.iteration:,}{most}{_starts(status)}"
+        most = f" of at most {status.max_iterations:,}" if status.max_iterations else ""
+        yield "iteration", f"{status.iteration:,}{'' if over else most + _starts(status)}"
     if status.bound_path:
         drawn = f"  {curve(status.bound_path, curve_width, ascii_only)}" if curve_width else ""
         yield "bound", f"{status.bound_path[-1]:,.4f}{drawn}"

@@ -7,8 +7,9 @@ site should send) are raised as CeError before anything has changed, or returned
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from ce.errors import (
     AlreadyExists,
     ConfigError,
     InputError,
+    JobFailed,
     LimitReached,
     MessageError,
     NotAllowed,
@@ -88,7 +90,10 @@ class Machine:
         return self._admit(now)
 
     def tick(self, now: float) -> list[Instruction]:
-        return self._after([step for run in list(self.runs.values()) for step in run.tick(now)], now)
+        steps: list[Instruction] = []
+        for run in list(self.runs.values()):
+            steps += _guarded(run, lambda run=run: run.tick(now), now)  # type: ignore[misc]
+        return self._after(steps, now)
 
     # Sites.
 
@@ -117,7 +122,8 @@ class Machine:
         steps += [Send(session, [self._over(site, job, epoch)]) for job, epoch in held.items() if job not in self.runs]
         for run in list(self.runs.values()):
             if site in run.roster:
-                steps += run.connected(site, held.get(run.job.name), now)
+                holds = held.get(run.job.name)
+                steps += _guarded(run, lambda run=run, holds=holds: run.connected(site, holds, now), now)  # type: ignore[misc]
         return self._after(steps, now)
 
     def probed(self, site: str, hello: pb.Hello, now: float) -> pb.CoordinatorFrame:
@@ -170,7 +176,7 @@ class Machine:
         run = self.runs.get(job)
         if run is None or run.epoch != epoch:
             return []
-        return self._after(run.computed(result, now), now)
+        return self._after(_guarded(run, lambda: run.computed(result, now), now), now)
 
     # Operators.
 
@@ -271,7 +277,8 @@ class Machine:
             return []  # was on its way when the epoch ended
         if message.epoch > run.epoch:
             raise MessageError("epoch: has not begun")
-        return run.received(connection.site, connection.fingerprint, kind, message, now)
+        site, fingerprint = connection.site, connection.fingerprint
+        return _guarded(run, lambda: run.received(site, fingerprint, kind, message, now), now)
 
     def _over(self, site: str, job: str, epoch: int) -> pb.CoordinatorFrame:
         record = self.records.get(job)
@@ -300,6 +307,18 @@ class Machine:
             if run.record.ended:
                 del self.runs[name]
         return steps + self._admit(now)
+
+
+def _guarded(run: JobRun, event: Callable[[], list[Instruction]], now: float) -> list[Instruction]:
+    """A defect of ours ends the job that meets it, with a word in the log; no other job, and not the coordinator."""
+    try:
+        return event()
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{place.filename.rsplit('/', 1)[-1]}:{place.lineno}"
+        named = {"job": run.job.name, "error": type(error).__name__, "where": where}
+        failed = JobFailed("an unexpected error at the coordinator; its log says more")
+        return [Note("error", "unexpected error", named), *run.fail(failed, now)]
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:

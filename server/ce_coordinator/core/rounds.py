@@ -15,7 +15,7 @@ from ce.protocol.home import Home, Outcome, Progress
 from ce.protocol.messages import Task, array_hash, task_digest
 from ce.protocol.topology import Enrolment, Rows, Topology, align
 from ce.steps.model import Model, fits_the_ring
-from ce.transport.parts import LARGEST_HEADER, pieces_of, to_parts
+from ce.transport.parts import CHUNK, LARGEST_HEADER, pieces_of, to_parts
 from ce.transport.wire import answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -95,6 +95,8 @@ class Rounds:
         self._rows = aligned.rows
         self._ready: set[str] = set()
         self._round: NextRound | None = None
+        self._frames: dict[bytes, list[pb.CoordinatorFrame]] = {}  # of small tasks, by digest
+        self._job_digest = attempt.job_digest
         self._computing = False
         #: Sites in the middle of an answer: whether it counts, or is a repetition that nobody needs.
         self._answering: dict[str, bool] = {}
@@ -167,9 +169,15 @@ class Rounds:
 
     def task(self, site: str) -> Iterator[pb.CoordinatorFrame]:
         assert self._round is not None
-        task = self._round.tasks[site]
-        self.bytes += sum(array.nbytes for array in task.arrays.values())
-        return task_frames(self.attempt.job, self.attempt.epoch, task, self._round.digests[site])
+        task, digest = self._round.tasks[site], self._round.digests[site]
+        size = sum(array.nbytes for array in task.arrays.values())
+        self.bytes += size
+        frames = task_frames(self.attempt.job, self.attempt.epoch, task, digest)
+        if size > CHUNK:
+            return frames  # made as the stream takes them
+        if digest not in self._frames:
+            self._frames[digest] = list(frames)
+        return iter(self._frames[digest])
 
     def answer(self, site: str, message: pb.Answer) -> bool:
         """A site's answer, or its beginning. True: the round is complete, and `advance` is due."""
@@ -214,8 +222,11 @@ class Rounds:
             hashes: dict[str, bytes] = {}
             for task in tasks.values():
                 hashes.update({n: array_hash(array) for n, array in task.arrays.items() if n not in hashes})
-            job, epoch = self.attempt.job_digest, self.attempt.epoch
-            return NextRound(tasks, {site: task_digest(job, epoch, task, hashes) for site, task in tasks.items()})
+            job, epoch = self._job_digest, self.attempt.epoch
+            # Tasks of a round differ only in which arrays they have; often they do not differ at all.
+            alike = {tuple(task.arrays): task for task in tasks.values()}
+            digests = {names: task_digest(job, epoch, task, hashes) for names, task in alike.items()}
+            return NextRound(tasks, {site: digests[tuple(task.arrays)] for site, task in tasks.items()})
 
         return work
 
@@ -223,6 +234,7 @@ class Rounds:
         """Take up the next round. False: there is none, the job is done."""
         self._computing = False
         self._round = following
+        self._frames.clear()
         return bool(following.tasks)
 
     def report(self) -> dict[str, Any]:
