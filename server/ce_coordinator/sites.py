@@ -22,6 +22,8 @@ log = logging.getLogger("ce_coordinator.sites")
 
 #: A stream that does not say Hello within this is closed.
 HELLO_S = 10.0
+#: A stream that is to be closed may take this long to take the frame that is under way.
+LAST_FRAME_S = 5.0
 
 
 class SiteService(site_pb2_grpc.SiteServiceServicer):
@@ -83,8 +85,9 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             # gRPC for Python loses the status of a stream that is ended while it writes, and the site would wait for
             # ever on a stream that nobody serves: a frame that is under way is let go.
             stream.ending = True
-            if not stream.writing:
-                writing.cancel()
+            if stream.writing:
+                await asyncio.wait({writing}, timeout=LAST_FRAME_S)
+            writing.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _read(self, session: int, caller: Caller, context: Any) -> str:

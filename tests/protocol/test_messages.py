@@ -652,3 +652,21 @@ def test_two_phase_models_take_the_same_care() -> None:
             home.add(site, answer)
         home.advance()
     assert steps == ["open", "objects", "columns", "objects", "columns"]
+
+
+def test_totals_take_the_memory_of_one_array_however_many_sites_add_to_it() -> None:
+    words = np.arange(2**18, dtype=np.int64)  # 2 MiB
+    sites = [f"s{s}" for s in range(20)]
+    tracemalloc.start()
+    try:
+        totals = Totals({"a": Asked(words.shape, 0)}, dict.fromkeys(sites, ("a",)))
+        for site in sites:
+            totals.begin(site)
+            for begin in range(0, len(words), 2**15):
+                totals.add(site, Piece("a", words.shape, 0, begin, words[begin : begin + 2**15]))
+            totals.end(site)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(totals["a"], 20 * words)
+    assert peak < 1.5 * words.nbytes

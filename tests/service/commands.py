@@ -154,9 +154,9 @@ def check_examples(group: click.Group, name: str) -> int:
 
 
 def write_job(path: Path, **keys: Any) -> Path:
-    """A job file."""
+    """A job file. A job that waits for a site that has gone wrong ends, and with it the test that watches it."""
     lines = []
-    for key, value in {"clusters": 2, "privacy": "plain", **keys}.items():
+    for key, value in {"clusters": 2, "privacy": "plain", "deadlines.job_s": PATIENCE_S, **keys}.items():
         if value is not None:
             lines.append(f"{key} = {json.dumps(list(value) if isinstance(value, tuple) else value)}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -98,7 +98,7 @@ def _north(tmp_path: Path) -> Path:
         (
             {"sites": ("east", "nroth")},
             3,
-            "site 'nroth' is not known here; did you mean north?: sites become known when",
+            "site 'nroth' is not known here; did you mean north?: sites become known",
         ),
         ({"sites": ("east", "atlantis")}, 3, "site 'atlantis' is not known here: sites become known when their"),
         ({"sites": ("East",)}, 4, "'East' cannot be a name: use 1 to 63 lower-case letters"),
@@ -279,11 +279,13 @@ def test_a_policy_that_breaks_while_the_daemon_runs_stops_no_other_site(
 
 @pytest.mark.parametrize(
     "address",
-    ["", ":", "host", "host:", ":80", "host:0x50", "host:80 ", "host:٣", "a b:80", "::1:80", "[::1:80", "http://a:80"]
-    + ["host:65536", "host:" + "9" * 5000],
+    [
+        *("", ":", "host", "host:", ":80", "a b:80", "::1:80", "[::1:80", "http://a:80"),
+        *("host:0x50", "host:80 ", "host:٣", "host:65536", "host:" + "9" * 5000),
+    ],
 )
 def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(ConfigError, match="^key is host:port, like hub.example.org:8443$"):
+    with pytest.raises(ConfigError, match=r"^key is host:port, like hub\.example\.org:8443$"):
         check_address("key", address)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -455,7 +456,7 @@ def test_a_job_that_waits_says_for_whom_and_can_be_cancelled(ask: Run, deploymen
     assert ask("submit", job).code == 0
     deployment.processes["hub"].wait_for("job enrolling", job="waiting")
     shown = ask("show", "waiting").out
-    assert re.search(r"waiting +for late \(never seen\); deadline in 60 min\n", shown)
+    assert re.search(r"waiting +for late \(never seen\); deadline in \d+ s\n", shown)
     early = ask("result", "waiting", "--out", tmp_path)
     assert early.code == 7
     assert early.sentence.startswith("job 'waiting' is enrolling; only a job that is done has a result")
@@ -587,8 +588,17 @@ def test_serve_stops_cleanly_and_logs_as_it_is_asked(hub: Path, number: int) -> 
 
 def status_of(**fields: Any) -> pb.JobStatus:
     given: dict[str, Any] = {
-        **{"job": "demo", "state": "running", "model": "bce", "privacy": "plain", "epoch": 1, "now_s": 1000.0},
-        **{"submitted_s": 900.0, "changed_s": 940.0, "deadline_s": 87300.0, "layout": "row", "objects": 1234},
+        "job": "demo",
+        "state": "running",
+        "model": "bce",
+        "privacy": "plain",
+        "epoch": 1,
+        "now_s": 1000.0,
+        "submitted_s": 900.0,
+        "changed_s": 940.0,
+        "deadline_s": 87300.0,
+        "layout": "row",
+        "objects": 1234,
         "sites": [
             pb.SiteStatus(site=site, connected=True, last_seen_s=999.5, awaited=True, objects=617) for site in "ab"
         ],
@@ -597,8 +607,13 @@ def status_of(**fields: Any) -> pb.JobStatus:
 
 
 RUNNING: dict[str, Any] = {
-    **{"iteration": 20, "max_iterations": 300, "starts_running": 1, "exchanges": 22, "exchanges_per_s": 4.0},
-    **{"bytes": 1_999_600, "bound_path": [-9.0, -5.0, -4.0, -3.5, -3.25]},
+    "iteration": 20,
+    "max_iterations": 300,
+    "starts_running": 1,
+    "exchanges": 22,
+    "exchanges_per_s": 4.0,
+    "bytes": 1_999_600,
+    "bound_path": [-9.0, -5.0, -4.0, -3.5, -3.25],
 }
 
 
@@ -667,7 +682,7 @@ def test_lines_come_at_changes_and_then_less_and_less_often(capsys: pytest.Captu
             times.append(second)
     first = int(FIRST_INTERVAL_S)
     assert times[:5] == [0, first, 3 * first, 7 * first, 15 * first]
-    assert max(later - earlier for earlier, later in zip(times, times[1:], strict=False)) == 60
+    assert max(later - earlier for earlier, later in pairwise(times)) == 60
     view.show(status_of(now_s=1400.0, sites=[], **(RUNNING | {"state": "done", "changed_s": 1400.0})))
     assert capsys.readouterr().out == "demo: done, iteration 20, bound -3.2500, exchanges 22, 2 MB, took 8 min\n"
 
@@ -685,8 +700,18 @@ def test_the_curve_of_a_bound() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0, "0 s"), (-5, "0 s"), (1.4, "1 s"), (119, "119 s"), (120, "2 min"), (7199, "120 min"), (7200, "2 h")]
-    + [(86400 * 1.5, "36 h"), (86400 * 400, "400 d"), (1e9, "11,574 d")],
+    [
+        (0, "0 s"),
+        (-5, "0 s"),
+        (1.4, "1 s"),
+        (119, "119 s"),
+        (120, "2 min"),
+        (7199, "120 min"),
+        (7200, "2 h"),
+        (86400 * 1.5, "36 h"),
+        (86400 * 400, "400 d"),
+        (1e9, "11,574 d"),
+    ],
 )
 def test_time_spans_as_people_say_them(seconds: float, text: str) -> None:
     assert span(seconds) == text
@@ -695,8 +720,16 @@ def test_time_spans_as_people_say_them(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("n", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (999_499, "999 kB"), (999_600, "1 MB"), (1.5e9, "1.5 GB")]
-    + [(2.5e12, "2.5 TB"), (1e16, "10,000.0 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_600, "1 MB"),
+        (1.5e9, "1.5 GB"),
+        (2.5e12, "2.5 TB"),
+        (1e16, "10,000.0 TB"),
+    ],
 )
 def test_sizes_as_people_say_them(n: float, text: str) -> None:
     assert size(n) == text

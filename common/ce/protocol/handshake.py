@@ -97,15 +97,18 @@ class Handshake:
             raise MessageError("peers: not those of the roster, in its order")
         if shares[self._site].public_key != self._ephemeral.public:
             raise MessageError("peers: another key share than this site's stands under its name")
+        pair_keys: dict[str, bytes] = {}
         for peer, share in shares.items():
             if peer == self._site:
                 continue
             certificate = check_key_share(self._attempt, peer, share)
             self._pins.check(peer, certificate)
             names = sorted((self._site, peer))
-            self._pair_keys[peer] = self._ephemeral.pair_key(
+            pair_keys[peer] = self._ephemeral.pair_key(
                 share.public_key, *self._attempt.context, *(name.encode() for name in names)
             )
+        # All or none: nothing is sealed for some of the peers when another was refused.
+        self._pair_keys = pair_keys
 
     def seal_for_all(self, job_key: bytes) -> dict[str, Sealed]:
         """The job key for every other site; only after `meet`."""
