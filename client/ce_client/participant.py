@@ -212,8 +212,8 @@ class Participant:
         if header.ByteSize() > LARGEST_HEADER:
             categories = sum(len(claim.categories) for claim in own.columns)
             raise InputError(
-                f"{categories:,} categories in {len(own.columns):,} columns are more than fit in an enrolment: leave out "
-                "columns, such as those with a category for nearly every object"
+                f"{categories:,} categories in {len(own.columns):,} columns are more than fit in an enrolment: leave "
+                "out columns, such as those with a category for nearly every object"
             )
         return self._enrolment_frames(header, own, before)
 

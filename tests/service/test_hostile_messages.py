@@ -29,11 +29,12 @@ from processes import PATIENCE_S, Deployment
 
 from ce.errors import LimitReached, MessageError, Unreachable
 from ce.identity.names import COORDINATOR_SERVER_NAME
-from ce.models import BCE
+from ce.models import BC3E, BCE, Mixture
 from ce.privacy.pairs import EphemeralKey
 from ce.protocol.handshake import Attempt, sign_key_share
 from ce.protocol.messages import Task, array_hash, task_digest
 from ce.protocol.topology import ColumnClaim, Enrolment
+from ce.steps.model import Model, Sizes, fits_the_ring
 from ce.transport import parts
 from ce.transport.parts import Collector
 from ce.transport.tls import Credentials
@@ -548,6 +549,14 @@ def test_a_job_whose_alignment_does_not_fit_in_a_frame_is_refused() -> None:
         enrolments[site] = Enrolment(objects, (ColumnClaim("shared", "clustering", False, tokens, "integers"),))
     with pytest.raises(LimitReached, match="does not fit in a message"):
         align_all(BCE(2, n_init=1).steps(), enrolments, lambda progress: None, 2**40)
+
+
+@pytest.mark.parametrize(
+    "steps", [BCE(2).steps(), Mixture(2).steps(), BC3E(start="diffused").steps(2)], ids=["bce", "mixture", "bc3e"]
+)
+def test_a_job_whose_sums_do_not_fit_in_the_ring_is_known_before_it_runs(steps: Model) -> None:
+    assert fits_the_ring(steps, Sizes(10**7, 1000, 100, 10**6))
+    assert not fits_the_ring(steps, Sizes(2**50, 1000, 100, 10**6))
 
 
 def test_a_site_with_more_categories_than_fit_in_a_frame_says_so(scene: Scene) -> None:

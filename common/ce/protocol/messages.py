@@ -64,6 +64,9 @@ class Piece(NamedTuple):
     begin: int
     words: Array
 
+    def __repr__(self) -> str:
+        return f"Piece({self.name!r}, begin={self.begin})"  # sums are nobody's business
+
 
 def pieces(answer: Answer) -> Iterator[Piece]:
     """A whole answer, one piece per array."""
