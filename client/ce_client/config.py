@@ -60,8 +60,8 @@ class ClientSettings:
     largest_message: int = setting(8 * 2**30, "Most bytes of arrays in one message from the coordinator.")
     largest_state: int = setting(
         8 * 2**30,
-        "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories)); a job that needs more is "
-        "refused. Computing takes a few times as much.",
+        "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories)); a job that needs more "
+        "is refused. Computing takes a few times as much.",
     )
     proxy: str = setting("", "HTTP proxy to dial through, like http://proxy:3128; empty: that of the environment.")
     labels: Labels = field(default_factory=Labels)

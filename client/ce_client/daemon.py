@@ -93,6 +93,11 @@ class Stream:
         self.broken = asyncio.Event()
 
     async def send(self, frames: Iterable[pb.SiteFrame]) -> None:
+        """Returns when they are on their way. Whoever stops waiting for that, because its job is over, stops nothing:
+        gRPC takes a write that is cancelled for the end of the call, and with it of the stream of all jobs."""
+        await asyncio.shield(self._write(frames))
+
+    async def _write(self, frames: Iterable[pb.SiteFrame]) -> None:
         async with self._turn:
             try:
                 for frame in frames:
@@ -163,6 +168,8 @@ class Daemon:
                     await asyncio.wait_for(call.code(), GOODBYE_S)
                 return True
             for task in done:
+                if task.cancelled():  # by gRPC, not by us
+                    raise Unreachable(f"the stream to {address} was given up")
                 task.result()
             raise await ended(call, address)
         except grpc.aio.AioRpcError as error:

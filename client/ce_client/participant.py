@@ -257,7 +257,7 @@ class Participant:
         )
 
     def _refuse_too_large(self, topology: SiteTopology) -> None:
-        """Before the memory is asked for: an operating system may give what it does not have, and then end the daemon."""
+        """Before the memory is asked for: a system may give what it does not have, and then end the daemon."""
         if not fits_the_ring(self._model, topology.sizes):
             raise MessageError("alignment: sizes of a job whose sums do not fit in 64 bits")
         numbers = self._table.n_objects + sum(len(column.categories) for column in topology.columns)

@@ -67,8 +67,8 @@ class Job:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _is_job_name(self.name):
             raise ConfigError(
-                f"name is a text of 1 to {LONGEST_NAME} printable characters (at most {LONGEST_NAME_BYTES} bytes) without "
-                "'/' and '\\', that does not begin with '.', '-' or a space, nor end with a space"
+                f"name is a text of 1 to {LONGEST_NAME} printable characters (at most {LONGEST_NAME_BYTES} bytes), "
+                "without '/' and '\\', that does not begin with '.', '-' or a space, nor end with a space"
             )
         self._choose("model", MODELS)
         self._choose("privacy", PRIVACY)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 import pytest
@@ -74,7 +75,8 @@ def run_fixture(capfd: pytest.CaptureFixture[str]) -> Run:
 
     def run(name: str, *arguments: object) -> Ended:
         capfd.readouterr()
-        with pytest.raises(SystemExit) as left:
+        # What a daemon sets for the libraries of its own process is not for those that tests start later.
+        with patch.dict(os.environ), pytest.raises(SystemExit) as left:
             _MAINS[name]([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
         assert isinstance(left.value.code, int)

@@ -565,8 +565,8 @@ def test_the_files_of_another_authority(run: Run, deployment: Deployment, hub: P
     assert called.code == 4
     told = {check["check"]: check for check in called.json["checks"]}
     assert told["coordinator"]["sentence"] == (
-        f"the certificate that {deployment.address} shows is not valid here: is ca.pem the one of this coordinator, and "
-        "is the clock of this machine right?"
+        f"the certificate that {deployment.address} shows is not valid here: is ca.pem the one of this coordinator, "
+        "and is the clock of this machine right?"
     )
     shutil.copy(deployment.hub / "authority" / "ca.pem", lone / "ca.pem")
     mixed = run("ce-client", "run", "--config", lone)
@@ -638,8 +638,8 @@ def test_a_clock_that_is_an_hour_behind_sees_its_own_certificate_too_early(
         refused = run(*command)
         assert refused.code == 4
         assert re.fullmatch(
-            rf"the certificate {directory}/{file}\.pem is valid only from .* UTC and here it is .* UTC: is the clock of "
-            r"this machine right\?",
+            rf"the certificate {directory}/{file}\.pem is valid only from .* UTC and here it is .* UTC: is the clock "
+            r"of this machine right\?",
             refused.sentence,
         )
 

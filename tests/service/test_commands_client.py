@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
@@ -33,8 +34,10 @@ from ce.identity.requests import read_csr
 from ce.settings import reference
 from ce_client.cli.main import cli
 from ce_client.config import ENV_PREFIX, ClientSettings, Labels, Log
+from ce_client.daemon import Stream
 from ce_client.journal import Entry, Journal
 from ce_client.policy import Policy
+from ce_proto.v1 import site_pb2
 
 COMMANDS = ("init", "fingerprint", "trust", "check", "run", "jobs", "show", "completion")
 SITES = ("east", "north", "south")
@@ -350,6 +353,44 @@ def test_run_waits_for_the_coordinator_and_stops_when_it_is_told(tmp_path: Path,
     assert len(events) < 50
     (why,) = [event for event in events if event["event"] == "not connected; trying again"]
     assert why["reason"].startswith("nothing listens at localhost:1")
+
+
+class SlowCall:
+    """A stream whose other end takes its time, and which dies, like gRPC's, with a write that is cancelled."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.began = asyncio.Event(), asyncio.Event()
+        self.written: list[str] = []
+        self.alive = True
+
+    async def write(self, frame: site_pb2.SiteFrame) -> None:
+        self.began.set()
+        try:
+            await self.goes_on.wait()
+        except asyncio.CancelledError:
+            self.alive = False
+            raise
+        self.written.append(frame.goodbye.reason)
+
+
+def test_a_job_that_ends_while_its_answer_is_on_its_way_does_not_end_the_stream() -> None:
+    async def play() -> SlowCall:
+        call = SlowCall()
+        stream = Stream(call)
+        frames = [site_pb2.SiteFrame(goodbye=site_pb2.Goodbye(reason=word)) for word in ("first", "second", "third")]
+        job = asyncio.create_task(stream.send(frames[:2]))
+        await call.began.wait()
+        job.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await job
+        other = asyncio.create_task(stream.send(frames[2:]))
+        call.goes_on.set()
+        await other
+        return call
+
+    call = asyncio.run(play())
+    assert call.alive
+    assert call.written == ["first", "second", "third"], "an answer goes up whole, and the next one after it"
 
 
 def test_a_second_daemon_of_a_site_does_not_take_its_stream_away(run: Run, deployment: Deployment) -> None:

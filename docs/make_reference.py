@@ -1,0 +1,213 @@
+"""Writes docs/configuration.md: every key of every file, from the declarations that the daemons read them by.
+
+    python docs/make_reference.py           write it
+    python docs/make_reference.py --check   end with 1 when it is not what would be written
+
+A test runs the check. What a key means is changed where the key is declared, never in the page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from ce.job import LARGEST_COUNT, LONGEST_NAME, MODELS, MOST_RESTARTS, PRIVACY, Deadlines, Job
+from ce.settings import reference
+from ce_client import config as client
+from ce_client.policy import Policy
+from ce_coordinator import config as coordinator
+
+PAGE = Path(__file__).with_name("configuration.md")
+POLICY_PREFIX = "CE_POLICY_"
+
+HEAD = """\
+# Configuration
+
+Written by `docs/make_reference.py` from the declarations in the code: change those, and run it again.
+
+A value comes from the environment variable, else from the file, else it is the default. Paths are relative to the
+directory of the file. A list in an environment variable is separated by commas. A key or a variable that is not known
+is an error (exit code 4) that names the nearest one that is. `ce-coordinator init` and `ce-client init` write files in
+which every key stands with its default; `check` reads them and says what is wrong.
+"""
+
+PEERS = """\
+One line for each other site that this one works with: the name in its certificate, and the SHA-256 fingerprint of its
+key, which both sides have compared by telephone or in person (`ce-client fingerprint`, `ce-client trust`). A job with a
+site that is not here, or that has another key, is refused. A name with a dot stands in quotes. Comments stay where they
+are when `ce-client trust` adds a line. The daemon reads the file for every job.
+
+    south = "SHA256:5f0c1a0e8f6b4f3f6f0f8d8f5b3c7a9d2e4b6c8d0f1a3b5c7d9e0f2a4b6c8d0e"
+"""
+
+DENIED = """\
+Fingerprints of keys that the coordinator no longer lets in although their certificates are valid, one on a line; `#`
+begins a comment. Read again whenever it changes; a line that is no fingerprint leaves denied what was denied.
+
+    SHA256:5f0c1a0e8f6b4f3f6f0f8d8f5b3c7a9d2e4b6c8d0f1a3b5c7d9e0f2a4b6c8d0e   # the laptop of south, stolen
+"""
+
+CONFIG = "The configuration file or its directory, instead of --config."
+
+#: Of each key of a job: its type, its default where that depends, and what it means.
+JOB: dict[str, tuple[str, str | None, str]] = {
+    "name": (
+        "a text",
+        None,
+        f"What the job is called, everywhere and for ever: 1 to {LONGEST_NAME} printable characters without / and \\, "
+        "not beginning with a dot or a hyphen. Results are in a directory of this name.",
+    ),
+    "model": (f"one of {', '.join(MODELS)}", None, "What is fitted."),
+    "clusters": (
+        "a whole number",
+        "required for bce and mixture",
+        f"How many consensus clusters, 1 to {LARGEST_COUNT:,}.",
+    ),
+    "classes": (
+        "a whole number, or a list of texts or whole numbers",
+        "required for bc3e",
+        "The classes, by name as the classifiers spell them, or how many (then they are 0, 1, ...).",
+    ),
+    "sites": ("a list of texts", None, "Who takes part, by the names in their certificates."),
+    "restarts": ("a whole number", None, f"Starts, side by side; the best bound wins. 1 to {MOST_RESTARTS:,}."),
+    "seed": ("a whole number", None, "Of the starts in `ce simulate`. Between organisations starts come from secrets."),
+    "max_iterations": ("a whole number", "300; 10 for bc3e", "Most iterations of every start; 0: the start itself."),
+    "tolerance": (
+        "a number",
+        None,
+        "Relative change of the bound at which a start has converged; 0: all iterations run.",
+    ),
+    "privacy": (
+        f"one of {', '.join(PRIVACY)}",
+        None,
+        "How sums travel: each site's as they are (plain), under masks that cancel in the total (masked), or so that "
+        "the coordinator cannot read the total either (blind).",
+    ),
+    "schedule": ("one of joint, newton", None, "bce: how alpha is learnt."),
+    "local_loops": ("a whole number", None, "Passes per iteration over columns that one site alone holds."),
+    "smoothing": ("a number", None, "Pseudo-count of every entry of a table."),
+    "posterior": ("one of joint, factorised", None, "bc3e: factorised is the paper's, and mutes the clusterings."),
+    "start": ("one of votes, diffused", None, "bc3e: the votes as they are, or spread over the clusterings first."),
+    "on_dropout": (
+        "one of wait, fail, continue",
+        None,
+        "When a site stays away: wait until deadlines.job_s, fail after deadlines.round_s, or continue without it.",
+    ),
+    "deadlines.enrol_s": ("a number", None, "Seconds until all sites must have enrolled."),
+    "deadlines.round_s": ("a number", None, 'Seconds that a site may take for one answer, with on_dropout = "fail".'),
+    "deadlines.job_s": ("a number", None, "Seconds that the whole job may take."),
+}
+
+
+def page() -> str:
+    """The whole page."""
+    return "\n".join(
+        [
+            HEAD,
+            "## coordinator.toml",
+            "",
+            *_settings(coordinator.CoordinatorSettings, coordinator.ENV_PREFIX),
+            "",
+            "Beside these:",
+            "",
+            *_table(
+                ("environment variable", "meaning"),
+                [
+                    (f"`{coordinator.CONFIG_VARIABLE}`", CONFIG),
+                    (
+                        f"`{coordinator.PASSPHRASE_VARIABLE}`",
+                        "Passphrase of coordinator.key and operator.key; set when they are made, they are encrypted.",
+                    ),
+                    (f"`{coordinator.AUTHORITY_PASSPHRASE_VARIABLE}`", "The same for the authority's ca.key."),
+                ],
+            ),
+            "",
+            "## denied.txt",
+            "",
+            DENIED,
+            "## client.toml",
+            "",
+            *_settings(client.ClientSettings, client.ENV_PREFIX),
+            "",
+            "Beside these:",
+            "",
+            *_table(
+                ("environment variable", "meaning"),
+                [
+                    (f"`{client.CONFIG_VARIABLE}`", CONFIG),
+                    (
+                        f"`{client.PASSPHRASE_VARIABLE}`",
+                        "Passphrase of site.key; set when it is made, it is encrypted.",
+                    ),
+                ],
+            ),
+            "",
+            "## policy.toml",
+            "",
+            "The rules of a site, which it checks before it sends anything. The daemon reads the file for every job.",
+            "",
+            *_settings(Policy, POLICY_PREFIX),
+            "",
+            "## peers.toml",
+            "",
+            PEERS,
+            "## job.toml",
+            "",
+            "What an operator submits. There are no environment variables for it.",
+            "",
+            *_table(("key", "type", "default", "meaning"), _job_rows()),
+            "",
+        ]
+    )
+
+
+def _settings(cls: type[Any], prefix: str) -> list[str]:
+    return _table(
+        ("key", "type", "default", "environment variable", "meaning"),
+        (
+            (f"`{row.key}`", row.type, _default(row.default), f"`{row.variable}`", row.comment)
+            for row in reference(cls, prefix)
+        ),
+    )
+
+
+def _job_rows() -> Iterable[tuple[str, ...]]:
+    declared = {f.name: f.default for f in fields(Job) if f.name != "deadlines"}
+    declared |= {f"deadlines.{f.name}": f.default for f in fields(Deadlines)}
+    if set(declared) != set(JOB):
+        raise SystemExit(f"docs/make_reference.py and ce.Job differ: {', '.join(sorted(set(declared) ^ set(JOB)))}")
+    for key, value in declared.items():
+        kind, default, meaning = JOB[key]
+        yield f"`{key}`", kind, default or _default(_toml(value)), meaning
+
+
+def _toml(value: object) -> str:
+    if value is MISSING or value is None:
+        raise SystemExit("docs/make_reference.py: a key without a default needs words for that")
+    return f'"{value}"' if isinstance(value, str) else "[]" if value == () else str(value)
+
+
+def _default(text: str) -> str:
+    return text if text in ("required", "not set") else f"`{text}`"
+
+
+def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    lines = [titles, tuple("---" for _ in titles), *rows]
+    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--check"]:
+        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
+            sys.exit(f"{PAGE} is not up to date: python docs/make_reference.py")
+    elif sys.argv[1:]:
+        sys.exit(__doc__)
+    else:
+        PAGE.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
