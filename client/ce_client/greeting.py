@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from typing import Any
 
@@ -61,6 +62,8 @@ async def greet(resources: Resources) -> float:
         )
         welcome = await say_hello(call, settings.coordinator, hello)
         await call.done_writing()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(call.code(), WELCOME_S)
         return welcome.time_s
     finally:
         await channel.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from ce.cli.checking import Checks, check_writable
-from ce.cli.entry import daemon_level, daemon_options
+from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
 from ce.errors import ConfigError
 from ce.identity.peers import Peers
@@ -114,7 +114,7 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
         checks.run(name, lambda directory=directory: check_writable(directory), f"{directory} can be written")  # type: ignore[misc]
     if resources is not None:
         _use_proxy(settings)
-        apart = checks.run("coordinator", lambda: asyncio.run(_call(resources)), None)
+        apart = checks.run("coordinator", lambda: run_async(_call(resources)), None)
         if apart is not None:
             checks.note("coordinator", f"{settings.coordinator} lets this site in")
             checks.run("clock", lambda: _near(apart), "agrees with the coordinator's")

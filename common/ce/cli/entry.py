@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from itertools import pairwise
 from typing import Any, NoReturn, TypeVar
 
@@ -21,6 +22,7 @@ from ce.errors import CeError
 from ce.logs import LEVELS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 EXIT_CODES = """\b
 Exit codes:
@@ -108,6 +110,25 @@ def add_completion(group: click.Group, name: str) -> None:
         complete = get_completion_class(shell)
         assert complete is not None
         click.echo(complete(group, {}, name, _variable(name)).source())
+
+
+def run_async(work: Coroutine[Any, Any, Result]) -> Result:
+    """An asynchronous call of a command.
+
+    gRPC wakes every event loop that a process ever had, and those that find nothing to read complain, though nothing is
+    wrong (grpc/grpc#25364). A command that calls twice has two.
+    """
+
+    async def run() -> Result:
+        asyncio.get_running_loop().set_exception_handler(_handle)
+        return await work
+
+    return asyncio.run(run())
+
+
+def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not isinstance(context.get("exception"), BlockingIOError):
+        loop.default_exception_handler(context)
 
 
 def enter(group: click.Group, name: str, arguments: list[str] | None) -> NoReturn:

@@ -97,6 +97,8 @@ class ObjectBlock:
         return self._stopped[start]
 
     def _step(self, sums: Reals, globals_: State) -> None:
+        if not sums.shape[-1]:
+            return
         self.state = self._model.objects(sums, self.state, self.opening, globals_)
         labels = self._hard_labels()
         self._moved = labels != self._labels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from ce.cli.entry import run_async
 from ce.errors import ConfigError
 from ce.identity.certificates import check_issuer, check_matches_key, check_validity, identity_of, read_certificate
 from ce.identity.keys import pem, read_key
@@ -69,4 +69,4 @@ def call(settings: CoordinatorSettings, ask: Callable[[Any, float], Coroutine[An
         async with coordinator(settings) as stub:
             return await ask(stub, settings.operator.timeout_s)
 
-    return asyncio.run(run())
+    return run_async(run())

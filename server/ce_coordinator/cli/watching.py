@@ -13,6 +13,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from ce.cli.entry import run_async
 from ce.cli.output import format_option, span
 from ce.errors import Cancelled, CeError, JobFailed, Refused, Unreachable
 from ce_coordinator.cli.calling import coordinator
@@ -54,7 +55,7 @@ def watch_to_the_end(settings: CoordinatorSettings, job: str, config: Path, form
     view = _view(format_)
     try:
         with view:
-            status = asyncio.run(_follow(settings, job, view))
+            status = run_async(_follow(settings, job, view))
     except KeyboardInterrupt:
         if format_ == "text":
             click.echo(f"the job goes on; look again with: {next_command('watch', job, config=config)}", err=True)
@@ -98,16 +99,19 @@ async def _follow(settings: CoordinatorSettings, job: str, view: View) -> pb.Job
     """Every status of the job, over as many connections as it takes; returns the last."""
     loop = asyncio.get_running_loop()
     heard_at: float | None = None
-    status: pb.JobStatus
+    last = pb.JobStatus()
     while True:
         try:
             async with coordinator(settings) as stub:
                 async for status in stub.WatchJob(pb.WatchJobRequest(job=job)):
-                    heard_at = loop.time()
+                    heard_at, last = loop.time(), status
                     view.show(status)
-                    if status.state in ENDS:
-                        return status
+            # Not before the stream has ended: what gRPC would still have to say of it comes up in the next event loop.
+            if last.state in ENDS:
+                return last
         except Unreachable:
+            if last.state in ENDS:
+                return last
             left = -1.0 if heard_at is None else heard_at + PATIENCE_S - loop.time()
             if left < 0:
                 raise
