@@ -1,6 +1,5 @@
 """Settings: one declaration is what is read, what the sample shows and what the documentation lists."""
 
-
 from __future__ import annotations
 
 import math
