@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from ce.errors import ConfigError
-from ce.identity.certificates import check_issuer, check_matches_key, check_validity, identity_of, read_certificate
-from ce.identity.keys import PrivateKey, pem, read_key, read_secret
-from ce.identity.names import Identity
+from ce.identity.keys import PrivateKey, read_secret
+from ce.identity.papers import Papers
 from ce.identity.peers import Peers
 from ce.labels import LabelTable
 from ce.transport.tls import Credentials
@@ -33,29 +31,24 @@ class Resources:
     @classmethod
     def open(cls, settings: ClientSettings, now: datetime | None = None) -> Resources:
         """Raises ConfigError with what to do, for everything that would only fail later."""
-        passphrase = os.environ.get(PASSPHRASE_VARIABLE)
-        key = read_key(
+        papers = Papers.open(
             settings.key,
-            None if passphrase is None else passphrase.encode(),
-            hint=f"set {PASSPHRASE_VARIABLE}",
+            settings.certificate,
+            settings.authority,
+            role="site",
+            passphrase_variable=PASSPHRASE_VARIABLE,
+            now=now,
+            without_certificate=(
+                f"there is no certificate yet: send {settings.name}.csr to the operator, who signs it "
+                "(ce-coordinator sign), and put what comes back there, and ca.pem beside it"
+            ),
         )
-        if not settings.certificate.exists():
+        if papers.identity.name != settings.name:
             raise ConfigError(
-                f"{settings.certificate}: there is no certificate yet: send {settings.name}.csr to the operator, who "
-                "signs it (ce-coordinator sign), and put what comes back there, and ca.pem beside it"
+                f"{settings.certificate} is the certificate of {papers.identity}, not of site {settings.name}"
             )
-        certificate = read_certificate(settings.certificate)
-        authority = read_certificate(settings.authority)
-        check_matches_key(certificate, key)
-        check_issuer(certificate, authority)
-        check_validity(certificate, now or datetime.now(UTC), f"the certificate {settings.certificate}")
-        identity = identity_of(certificate, str(settings.certificate))
-        if identity != Identity("site", settings.name):
-            raise ConfigError(f"{settings.certificate} is the certificate of {identity}, not of site {settings.name}")
-        credentials = Credentials(
-            pem(key), certificate.public_bytes(Encoding.PEM), authority.public_bytes(Encoding.PEM)
-        )
-        return cls(settings, key, certificate, credentials, read_secret(settings.secret))
+        secret = read_secret(settings.secret)
+        return cls(settings, papers.key, papers.certificate, Credentials.of(papers), secret)
 
     @property
     def certificate_der(self) -> bytes:

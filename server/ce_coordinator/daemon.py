@@ -4,31 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.serialization import Encoding
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from ce import __version__
 from ce.errors import ConfigError, Unreachable
-from ce.identity.certificates import (
-    check_issuer,
-    check_matches_key,
-    check_validity,
-    fingerprint,
-    identity_of,
-    read_certificate,
-)
+from ce.identity.certificates import fingerprint, identity_of, read_certificate
 from ce.identity.denied import DenyList
-from ce.identity.keys import pem, read_key
+from ce.identity.papers import Papers
 from ce.logs import fields
 from ce.transport.tls import Credentials, make_server
 from ce_coordinator.access import Access
@@ -48,19 +39,15 @@ GRACE_S = 1.0
 
 def open_credentials(settings: CoordinatorSettings, now: datetime | None = None) -> tuple[str, Credentials]:
     """The coordinator's name, key and certificate. Raises ConfigError with what to do."""
-    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
-    given = None if passphrase is None else passphrase.encode()
-    key = read_key(settings.key, given, hint=f"set {PASSPHRASE_VARIABLE}")
-    certificate = read_certificate(settings.certificate)
-    authority = read_certificate(settings.authority / "ca.pem")
-    check_matches_key(certificate, key)
-    check_issuer(certificate, authority)
-    check_validity(certificate, now or datetime.now(UTC), f"the certificate {settings.certificate}")
-    identity = identity_of(certificate, str(settings.certificate))
-    if identity.role != "coordinator":
-        raise ConfigError(f"{settings.certificate} is the certificate of {identity}, not of a coordinator")
-    roots = authority.public_bytes(Encoding.PEM)
-    return identity.name, Credentials(pem(key), certificate.public_bytes(Encoding.PEM), roots)
+    papers = Papers.open(
+        settings.key,
+        settings.certificate,
+        settings.authority / "ca.pem",
+        role="coordinator",
+        passphrase_variable=PASSPHRASE_VARIABLE,
+        now=now,
+    )
+    return papers.identity.name, Credentials.of(papers)
 
 
 def issued_sites(authority: Path) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -32,6 +33,7 @@ from processes import PATIENCE_S, Deployment, free_port
 from rich.console import Console
 
 import ce
+from ce.cli.entry import run_async
 from ce.cli.output import ago, size, span
 from ce.identity.certificates import identity_of, read_certificate
 from ce.identity.keys import make_key
@@ -581,6 +583,31 @@ def test_serve_stops_cleanly_and_logs_as_it_is_asked(hub: Path, number: int) -> 
     assert "debug" in {event["level"] for event in events}
     # Every event once: what is logged must not come back through the descriptor that gRPC writes to.
     assert len(events) < 50
+
+
+class PollerCompletionQueue:
+    """What gRPC's of this name does in a process that has had another event loop before."""
+
+    def find_nothing(self) -> None:
+        raise BlockingIOError
+
+    def find_a_closed_loop(self) -> None:
+        raise RuntimeError("Event loop is closed")
+
+
+def test_grpcs_complaints_about_former_event_loops_are_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    def defect() -> None:
+        raise RuntimeError("ours")
+
+    async def work() -> int:
+        loop, queue = asyncio.get_running_loop(), PollerCompletionQueue()
+        for callback in (queue.find_nothing, queue.find_a_closed_loop, defect):
+            loop.call_soon(callback)
+        return await asyncio.to_thread(int, "3")
+
+    assert run_async(work()) == 3
+    (record,) = caplog.records
+    assert "defect" in record.getMessage()
 
 
 # What a watcher sees.

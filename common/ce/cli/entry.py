@@ -115,8 +115,8 @@ def add_completion(group: click.Group, name: str) -> None:
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
     """An asynchronous call of a command.
 
-    gRPC wakes every event loop that a process ever had, and those that find nothing to read complain, though nothing is
-    wrong (grpc/grpc#25364). A command that calls twice has two.
+    A process that calls twice has two event loops, one after the other. gRPC wakes both, and complains when one finds
+    nothing to read, or is closed by now, though nothing is wrong (grpc/grpc#25364).
     """
 
     async def run() -> Result:
@@ -127,7 +127,8 @@ def run_async(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    if not isinstance(context.get("exception"), BlockingIOError):
+    harmless = isinstance(context.get("exception"), BlockingIOError | RuntimeError)
+    if not (harmless and "PollerCompletionQueue" in str(context.get("handle"))):
         loop.default_exception_handler(context)
 
 

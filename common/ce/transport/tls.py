@@ -11,7 +11,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ce.identity.keys import pem
 from ce.identity.names import COORDINATOR_SERVER_NAME
+from ce.identity.papers import Papers
 from ce.transport.parts import LARGEST_FRAME
 
 #: A silent peer is asked for a sign of life this often, and given up after the timeout.
@@ -34,6 +36,10 @@ class Credentials:
     key: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
     authority: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, papers: Papers) -> Credentials:
+        return cls(pem(papers.key), papers.certificate_pem, papers.authority_pem)
 
 
 def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
