@@ -61,10 +61,18 @@ class Worker:
         self._task.cancel()
         self.participant.close()
 
+    @property
+    def working(self) -> bool:
+        """Whether a thread is at it."""
+        return self._working
+
     async def take(self, kind: str, message: Any) -> None:
         """A message has come. Light work is done at once, the rest waits its turn for a thread."""
         if self.participant.light and self.messages.empty() and not self._working:
-            await self._send(self._daemon.stream, self.participant.receive(kind, message))
+            frames = self.participant.receive(kind, message)
+            self._daemon.note(self.participant)
+            if self._daemon.stream is not None:
+                await self._daemon.stream.send(frames)
         else:
             await self.messages.put((kind, message))
 
@@ -76,12 +84,11 @@ class Worker:
             stream = self._daemon.stream
             frames = await loop.run_in_executor(self._daemon.pool, self.participant.receive, kind, message)
             self._working = False
-            await self._send(stream, frames)
-
-    async def _send(self, stream: Stream | None, frames: Iterable[pb.SiteFrame]) -> None:
-        self._daemon.note(self.participant)
-        if stream is not None and stream is self._daemon.stream:
-            await stream.send(frames)
+            self._daemon.note(self.participant)
+            if stream is not None and stream is self._daemon.stream:
+                # This task ends when its job does, but a write that has begun must not: gRPC takes a write that is
+                # cancelled for the end of the call, and with it of the stream of all jobs.
+                await asyncio.shield(stream.send(frames))
 
 
 class Stream:
@@ -93,11 +100,7 @@ class Stream:
         self.broken = asyncio.Event()
 
     async def send(self, frames: Iterable[pb.SiteFrame]) -> None:
-        """Returns when they are on their way. Whoever stops waiting for that, because its job is over, stops nothing:
-        gRPC takes a write that is cancelled for the end of the call, and with it of the stream of all jobs."""
-        await asyncio.shield(self._write(frames))
-
-    async def _write(self, frames: Iterable[pb.SiteFrame]) -> None:
+        """Returns when they are on their way."""
         async with self._turn:
             try:
                 for frame in frames:
@@ -129,7 +132,7 @@ class Daemon:
     @property
     def busy(self) -> bool:
         """Whether a computation is still under way."""
-        return any(thread.is_alive() for thread in self.pool._threads)
+        return any(worker.working for worker in self._workers.values())
 
     async def run(self) -> None:
         """Until stopped: connect, serve, and after a pause connect again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,10 @@ from ce.errors import ConfigError, NotAllowed, NotKnown
 from ce.identity.certificates import fingerprint, identity_of, parse_certificate
 from ce.identity.denied import DenyList
 from ce.identity.names import Role
+
+
+#: Frames of an exchange come within milliseconds of each other: one look at the deny list is enough for them.
+AGAIN_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Access:
 
     def __init__(self, denied: DenyList) -> None:
         self._denied = denied
+        self._checked: dict[Caller, float] = {}
 
     def admit(self, context: Any, role: Role) -> Caller:
         """The caller, who must have this role. Raises NotKnown or NotAllowed."""
@@ -46,6 +52,12 @@ class Access:
         return caller
 
     def check(self, caller: Caller) -> None:
-        """That the caller's key is not on the deny list; also later, while its stream is open."""
+        """That the caller's key is not on the deny list."""
+        self._checked[caller] = time.monotonic()
         if self._denied.denies(caller.fingerprint):
             raise NotAllowed(f"the key of {caller.role} {caller.name} is on the coordinator's deny list")
+
+    def check_again(self, caller: Caller) -> None:
+        """The same while its stream is open, for every frame: the file is looked at at most every few milliseconds."""
+        if time.monotonic() - self._checked.get(caller, 0.0) >= AGAIN_S:
+            self.check(caller)

@@ -93,7 +93,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
     async def _read(self, session: int, caller: Caller, context: Any) -> str:
         conductor = self._conductor
         while (frame := await _read_frame(context)) is not grpc.aio.EOF:
-            self._access.check(caller)
+            self._access.check_again(caller)
             conductor.carry_out(conductor.machine.received(session, frame, conductor.now()))
             if frame.WhichOneof("frame") == "goodbye":
                 return "the site said goodbye"

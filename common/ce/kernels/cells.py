@@ -165,8 +165,11 @@ def _joined_sums(message: Reals, tables: list[Reals], joined: ColumnCells, phi: 
     joint = joined.look_up(np.concatenate(tables, axis=-1), np.float64(1.0)).reshape(starts, k, len(tables), n)
     joint *= message[:, :, None, :]
     words, log = _posterior(joint.reshape(starts, k, -1), joined.observed, phi, bound)
-    ends = np.cumsum([table.shape[-1] for table in tables])[:-1]
-    columns = np.split(joined.count(words), ends, axis=-1)
+    counts = joined.count(words)
+    columns, end = [], 0
+    for table in tables:
+        columns.append(counts[..., end : end + table.shape[-1]])
+        end += table.shape[-1]
     return CellSums(words.reshape(starts, k, len(tables), n).sum(axis=2), columns, weighted_total(log, joined.weights))
 
 

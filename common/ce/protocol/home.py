@@ -68,6 +68,7 @@ class Home:
         self._round = 0
         self._step: Step | None = None  # None: the job is over
         self._totals: Totals
+        self._by_site: dict[tuple[str, ...], dict[str, list[str]]] = {}
         self._exchanges = 0
         self._stage = 0
         self._iteration = 0
@@ -331,8 +332,10 @@ class Home:
         self._step = step
         self._round += 1
         asked = {n: Asked(shape, fraction_bits(n, self._scales)) for n, shape in self._asked(step).items()}
-        by_site = {s: [name for name in asked if self._concerns(s, name)] for s in self._topology.sites}
-        self._totals = Totals(asked, by_site)
+        names = tuple(asked)
+        if names not in self._by_site:  # rounds of a stage ask for the same, again and again
+            self._by_site[names] = {s: [n for n in names if self._concerns(s, n)] for s in self._topology.sites}
+        self._totals = Totals(asked, self._by_site[names])
 
     def _concatenated(self, what: str, shape: tuple[int, ...]) -> Words:
         """The totals of all shared blocks, one after the other."""

@@ -87,9 +87,7 @@ class BCESteps(PosteriorCells):
             **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories, self.smoothing),
             "mean_log": Scale.for_sum(sizes.objects, largest_psi),
             "rise": Scale.for_sum(sizes.objects, largest_psi),
-            "total_rise": Scale.for_sum(sizes.objects, largest_psi),
             "fall": Scale.for_sum(sizes.objects, largest_psi**2),
-            "total_fall": Scale.for_sum(sizes.objects, largest_psi**2),
         }
 
     def share_shapes(self, iteration: int) -> dict[str, tuple[int, ...]]:
@@ -97,7 +95,7 @@ class BCESteps(PosteriorCells):
             case "newton":
                 return {"mean_log": (self.k,)}
             case "joint":
-                return {"rise": (self.k,), "fall": (self.k,), "total_rise": (1,), "total_fall": (1,)}
+                return {"rise": (self.k + 1,), "fall": (self.k + 1,)}  # per cluster, and of the whole
             case _:
                 return {}
 
@@ -136,14 +134,14 @@ class BCESteps(PosteriorCells):
             case "joint":
                 total = alpha.sum(axis=1, keepdims=True)
                 # All arguments in one array: for the few objects of a small site calls cost more than numbers.
-                sizes = np.concatenate([alpha, total, alpha + sums, total + opening.labels], axis=None)
+                k = self.k
+                sizes = np.empty((len(alpha), k + 1, sums.shape[-1] + 1))
+                sizes[:, :k, :1], sizes[:, k:, :1] = alpha, total
+                np.add(alpha, sums, out=sizes[:, :k, 1:])
+                np.add(total, opening.labels, out=sizes[:, k:, 1:])
                 rise, fall = psi(sizes), trigamma(sizes)
-                ends = np.cumsum([alpha.size, total.size, sums.size])
-                for name, values, sign in (("rise", rise, 1.0), ("fall", fall, -1.0)):
-                    own, whole, owns, wholes = np.split(values, ends)
-                    shares[name] = sign * (owns.reshape(sums.shape) - own.reshape(alpha.shape))
-                    wholes = wholes.reshape(-1, 1, sums.shape[-1])
-                    shares[f"total_{name}"] = sign * (wholes - whole.reshape(total.shape))
+                shares["rise"] = rise[..., 1:] - rise[..., :1]
+                shares["fall"] = fall[..., :1] - fall[..., 1:]
         return shares
 
     def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
@@ -154,12 +152,9 @@ class BCESteps(PosteriorCells):
             case "newton":
                 alpha = dirichlet.maximise(alpha, totals["mean_log"] / sizes.objects)
             case "joint":
+                rise, fall = totals["rise"], totals["fall"]
                 alpha, fallback = dirichlet.joint_step(
-                    alpha,
-                    totals["rise"],
-                    totals["fall"],
-                    totals["total_rise"][:, 0],
-                    totals["total_fall"][:, 0],
+                    alpha, rise[:, : self.k], fall[:, : self.k], rise[:, self.k], fall[:, self.k]
                 )
                 trial = np.ones(len(bound))
         return Settled(
