@@ -11,7 +11,6 @@ from ce.identity.certificates import fingerprint, identity_of, parse_certificate
 from ce.identity.denied import DenyList
 from ce.identity.names import Role
 
-
 #: Frames of an exchange come within milliseconds of each other: one look at the deny list is enough for them.
 AGAIN_S = 0.005
 

@@ -310,13 +310,13 @@ class Home:
         for group in self._groups.values():
             sums = self._totals[f"columns/{group.index}/sums"]
             sums = sums if kept is None else sums[kept]
-            tables = np.empty(sums.shape)
+            tables = self._model.columns(sums, group.widths, self._scales["columns"])
+            if retry is not None:
+                tables[retry] = 0.0
+            complete = bool(tables.all())
             for index, where in group.slices.items():
-                table = self._model.column(np.ascontiguousarray(sums[..., where]), self._scales["columns"])
-                if retry is not None:
-                    table[retry] = 0.0
-                self._tables[index] = keep_old_rows(table, self._tables[index])
-                tables[..., where] = table
+                table = tables[..., where]
+                self._tables[index] = table if complete else keep_old_rows(table, self._tables[index])
             down[f"columns/{group.index}/tables"] = tables
         return down
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -168,12 +169,17 @@ class ColumnGroup:
     def holders(self) -> tuple[str, ...]:
         return self.columns[0].holders
 
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """Categories of each of its columns."""
+        return tuple(len(column.categories) for column in self.columns)
+
     @property
     def width(self) -> int:
         """Categories of all its columns."""
-        return sum(len(column.categories) for column in self.columns)
+        return sum(self.widths)
 
-    @property
+    @cached_property
     def slices(self) -> dict[int, slice]:
         """Where each column's categories are, by the column's number."""
         ends = np.cumsum([len(column.categories) for column in self.columns]).tolist()

@@ -17,7 +17,7 @@ One-phase models form object sums and column sums in one pass over the cells, fr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -118,6 +118,14 @@ class Model(ABC):
     @abstractmethod
     def column(self, sums: Words, scale: Scale) -> Reals:
         """The table that maximises the bound given the column's sums. A row of zeros means: keep the old row."""
+
+    def columns(self, sums: Words, widths: Sequence[int], scale: Scale) -> Reals:
+        """The same for several columns whose categories stand side by side, `widths` of each."""
+        parts, end = [], 0
+        for width in widths:
+            parts.append(self.column(np.ascontiguousarray(sums[..., end : end + width]), scale))
+            end += width
+        return np.concatenate(parts, axis=-1)
 
     @abstractmethod
     def prior(self, table: Reals) -> Reals:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,6 +24,17 @@ class SmoothedTables(Model):
         raised = decode(sums, scale) + self.smoothing
         total = (decode(sums.sum(axis=-1), scale) + self.smoothing * sums.shape[-1])[..., None]
         rows: Reals = np.divide(raised, total, out=np.zeros_like(raised), where=total > 0)
+        return rows
+
+    def columns(self, sums: Words, widths: Sequence[int], scale: Scale) -> Reals:
+        """The same numbers, entry by entry, in one go."""
+        if 0 in widths:
+            return super().columns(sums, widths, scale)
+        sizes = np.array(widths)
+        counts = np.add.reduceat(sums, np.cumsum(sizes) - sizes, axis=-1)
+        totals = np.repeat(decode(counts, scale) + self.smoothing * sizes, sizes, axis=-1)
+        raised = decode(sums, scale) + self.smoothing
+        rows: Reals = np.divide(raised, totals, out=np.zeros_like(raised), where=totals > 0)
         return rows
 
     def prior(self, table: Reals) -> Reals:
