@@ -86,9 +86,7 @@ class Worker:
             self._working = False
             self._daemon.note(self.participant)
             if stream is not None and stream is self._daemon.stream:
-                # This task ends when its job does, but a write that has begun must not: gRPC takes a write that is
-                # cancelled for the end of the call, and with it of the stream of all jobs.
-                await asyncio.shield(stream.send(frames))
+                await stream.send_whole(frames)
 
 
 class Stream:
@@ -107,6 +105,11 @@ class Stream:
                     await self._call.write(frame)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 self.broken.set()  # whoever reads finds out why
+
+    async def send_whole(self, frames: Iterable[pb.SiteFrame]) -> None:
+        """The same for whoever may be told to stop, because its job is over: what has begun goes on. gRPC takes a
+        write that is cancelled for the end of the call, and with it of the stream of all jobs."""
+        await asyncio.shield(self.send(frames))
 
 
 class Daemon:

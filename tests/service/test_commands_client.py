@@ -378,7 +378,7 @@ def test_a_job_that_ends_while_its_answer_is_on_its_way_does_not_end_the_stream(
         call = SlowCall()
         stream = Stream(call)
         frames = [site_pb2.SiteFrame(goodbye=site_pb2.Goodbye(reason=word)) for word in ("first", "second", "third")]
-        job = asyncio.create_task(stream.send(frames[:2]))
+        job = asyncio.create_task(stream.send_whole(frames[:2]))
         await call.began.wait()
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
