@@ -89,14 +89,14 @@ def test_a_real_coordinator_never_has_a_label_or_an_id(tmp_path: Path) -> None:
         try:
             during = list(memory_of(hub.pid))
         except PermissionError:
-            pytest.skip("this system does not let a process look at another's memory")
+            during = None
         assert deployment.wait("canaries").state == "done"
-        after = list(memory_of(hub.pid))
-        for when, memory in (("during", during), ("after", after)):
-            assert any(COLUMN.encode() in piece for piece in memory), f"the search finds nothing {when} the job"
-            assert [found for piece in memory for found in planted(piece)] == []
-        # The sites themselves know: the same search finds the canaries there.
-        assert any(planted(piece) for piece in memory_of(deployment.processes["north"].pid))
+        if during is not None:
+            for when, memory in (("during", during), ("after", list(memory_of(hub.pid)))):
+                assert any(COLUMN.encode() in piece for piece in memory), f"the search finds nothing {when} the job"
+                assert [found for piece in memory for found in planted(piece)] == []
+            # The sites themselves know: the same search finds the canaries there.
+            assert any(planted(piece) for piece in memory_of(deployment.processes["north"].pid))
 
         log = "\n".join(hub.raw).encode()
         assert b"canaries" in log
@@ -110,6 +110,8 @@ def test_a_real_coordinator_never_has_a_label_or_an_id(tmp_path: Path) -> None:
         # And the results are where they belong.
         ids, _, _ = deployment.consensus("north", "canaries")
         assert ids == tables()["north"].ids.tolist()
+        if during is None:
+            pytest.skip("log and store searched; this system does not let a process look at another's memory")
 
 
 def test_no_frame_to_the_coordinator_has_a_label_or_an_id(tmp_path: Path) -> None:

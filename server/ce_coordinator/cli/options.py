@@ -5,28 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import click
-
-from ce.errors import ConfigError
+from ce.cli import configuration
 from ce_coordinator.config import CONFIG_VARIABLE, FILE_NAME, CoordinatorSettings
 
-config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    envvar=CONFIG_VARIABLE,
-    default=Path(FILE_NAME),
-    show_default=True,
-    help=f"The configuration file, or its directory. Also {CONFIG_VARIABLE}.",
-)
+config_option = configuration.config_option(FILE_NAME, CONFIG_VARIABLE)
 
 
 def read_config(path: Path) -> CoordinatorSettings:
-    path = path / FILE_NAME if path.is_dir() else path
-    if not path.exists():
-        raise ConfigError(
-            f"{path}: there is no configuration: run `ce-coordinator init DIR` once, then give --config DIR"
-        )
-    return CoordinatorSettings.read(path)
+    return configuration.read_from(path, FILE_NAME, "ce-coordinator init DIR", CoordinatorSettings.read)
 
 
 def next_command(*words: str, config: Path) -> str:
