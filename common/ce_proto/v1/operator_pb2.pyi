@@ -58,8 +58,18 @@ class ListSitesResponse(_message.Message):
     sites: _containers.RepeatedCompositeFieldContainer[SiteStatus]
     def __init__(self, sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ...) -> None: ...
 
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: int
+    def __init__(self, jobs: _Optional[int] = ...) -> None: ...
+
 class JobStatus(_message.Message):
-    __slots__ = ("job", "state", "model", "privacy", "operator", "epoch", "submitted_s", "changed_s", "deadline_s", "sites", "layout", "objects", "iteration", "max_iterations", "starts_running", "bound_path", "exchanges", "exchanges_per_s", "bytes", "reason", "rule", "exit_code", "now_s")
+    __slots__ = ("job", "state", "model", "privacy", "operator", "epoch", "submitted_s", "changed_s", "deadline_s", "sites", "layout", "objects", "iteration", "max_iterations", "starts_running", "bound_path", "exchanges", "exchanges_per_s", "bytes", "reason", "rule", "exit_code", "now_s", "exchanges_kept", "left_behind")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +93,8 @@ class JobStatus(_message.Message):
     RULE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     NOW_S_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGES_KEPT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_BEHIND_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: str
     model: str
@@ -106,7 +118,9 @@ class JobStatus(_message.Message):
     rule: str
     exit_code: int
     now_s: float
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., privacy: _Optional[str] = ..., operator: _Optional[str] = ..., epoch: _Optional[int] = ..., submitted_s: _Optional[float] = ..., changed_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ..., layout: _Optional[str] = ..., objects: _Optional[int] = ..., iteration: _Optional[int] = ..., max_iterations: _Optional[int] = ..., starts_running: _Optional[int] = ..., bound_path: _Optional[_Iterable[float]] = ..., exchanges: _Optional[int] = ..., exchanges_per_s: _Optional[float] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ..., rule: _Optional[str] = ..., exit_code: _Optional[int] = ..., now_s: _Optional[float] = ...) -> None: ...
+    exchanges_kept: int
+    left_behind: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., privacy: _Optional[str] = ..., operator: _Optional[str] = ..., epoch: _Optional[int] = ..., submitted_s: _Optional[float] = ..., changed_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ..., layout: _Optional[str] = ..., objects: _Optional[int] = ..., iteration: _Optional[int] = ..., max_iterations: _Optional[int] = ..., starts_running: _Optional[int] = ..., bound_path: _Optional[_Iterable[float]] = ..., exchanges: _Optional[int] = ..., exchanges_per_s: _Optional[float] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ..., rule: _Optional[str] = ..., exit_code: _Optional[int] = ..., now_s: _Optional[float] = ..., exchanges_kept: _Optional[int] = ..., left_behind: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SiteStatus(_message.Message):
     __slots__ = ("site", "connected", "last_seen_s", "fingerprint", "awaited", "objects", "software")

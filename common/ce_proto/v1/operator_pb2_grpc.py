@@ -72,6 +72,11 @@ class OperatorServiceStub:
                 request_serializer=ce__proto_dot_v1_dot_operator__pb2.ListSitesRequest.SerializeToString,
                 response_deserializer=ce__proto_dot_v1_dot_operator__pb2.ListSitesResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/ce.v1.OperatorService/Drain',
+                request_serializer=ce__proto_dot_v1_dot_operator__pb2.DrainRequest.SerializeToString,
+                response_deserializer=ce__proto_dot_v1_dot_operator__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -135,6 +140,14 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Drain asks the coordinator to stop as it does for SIGTERM: it takes no more jobs, keeps the state of those under
+        way, says goodbye and ends; jobs go on when it is started again. Returns when states are kept, within seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -172,6 +185,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ListSites,
                     request_deserializer=ce__proto_dot_v1_dot_operator__pb2.ListSitesRequest.FromString,
                     response_serializer=ce__proto_dot_v1_dot_operator__pb2.ListSitesResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=ce__proto_dot_v1_dot_operator__pb2.DrainRequest.FromString,
+                    response_serializer=ce__proto_dot_v1_dot_operator__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -366,6 +384,33 @@ class OperatorService:
             '/ce.v1.OperatorService/ListSites',
             ce__proto_dot_v1_dot_operator__pb2.ListSitesRequest.SerializeToString,
             ce__proto_dot_v1_dot_operator__pb2.ListSitesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ce.v1.OperatorService/Drain',
+            ce__proto_dot_v1_dot_operator__pb2.DrainRequest.SerializeToString,
+            ce__proto_dot_v1_dot_operator__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

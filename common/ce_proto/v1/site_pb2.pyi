@@ -29,6 +29,11 @@ class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STEP_COLUMNS: _ClassVar[Step]
     STEP_VIEW: _ClassVar[Step]
     STEP_FINISH: _ClassVar[Step]
+    STEP_KEYS: _ClassVar[Step]
+    STEP_DECIDE: _ClassVar[Step]
+    STEP_SHARES: _ClassVar[Step]
+    STEP_VOTES: _ClassVar[Step]
+    STEP_COUNTS: _ClassVar[Step]
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_CLUSTERING: ColumnKind
 COLUMN_KIND_CLASSIFIER: ColumnKind
@@ -42,9 +47,14 @@ STEP_OBJECTS: Step
 STEP_COLUMNS: Step
 STEP_VIEW: Step
 STEP_FINISH: Step
+STEP_KEYS: Step
+STEP_DECIDE: Step
+STEP_SHARES: Step
+STEP_VOTES: Step
+STEP_COUNTS: Step
 
 class SiteFrame(_message.Message):
-    __slots__ = ("hello", "key_share", "sealed_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye")
+    __slots__ = ("hello", "key_share", "sealed_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye", "leaving")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     KEY_SHARE_FIELD_NUMBER: _ClassVar[int]
     SEALED_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +64,7 @@ class SiteFrame(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     key_share: KeyShare
     sealed_keys: SealedKeys
@@ -63,7 +74,8 @@ class SiteFrame(_message.Message):
     more: More
     refusal: Refusal
     goodbye: Goodbye
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., sealed_keys: _Optional[_Union[SealedKeys, _Mapping]] = ..., enrolment: _Optional[_Union[Enrolment, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    leaving: Leaving
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., sealed_keys: _Optional[_Union[SealedKeys, _Mapping]] = ..., enrolment: _Optional[_Union[Enrolment, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
 
 class CoordinatorFrame(_message.Message):
     __slots__ = ("welcome", "offer", "peers", "sealed_key", "alignment", "task", "more", "ended", "goodbye")
@@ -196,7 +208,7 @@ class SealedKey(_message.Message):
     def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., site: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ciphertext: _Optional[bytes] = ...) -> None: ...
 
 class Enrolment(_message.Message):
-    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "parts")
+    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "parts", "revision", "min_cluster")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +216,8 @@ class Enrolment(_message.Message):
     PSEUDONYM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    MIN_CLUSTER_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     objects: int
@@ -211,37 +225,85 @@ class Enrolment(_message.Message):
     pseudonym_digest: bytes
     signature: bytes
     parts: _arrays_pb2.Parts
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+    revision: int
+    min_cluster: int
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., revision: _Optional[int] = ..., min_cluster: _Optional[int] = ...) -> None: ...
 
 class ColumnClaim(_message.Message):
-    __slots__ = ("name", "kind", "soft", "categories_are", "categories")
+    __slots__ = ("name", "kind", "soft", "categories_are", "categories", "labels")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     SOFT_FIELD_NUMBER: _ClassVar[int]
     CATEGORIES_ARE_FIELD_NUMBER: _ClassVar[int]
     CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: ColumnKind
     soft: bool
     categories_are: CategoryKind
     categories: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    labels: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[_Iterable[bytes]] = ..., labels: _Optional[int] = ...) -> None: ...
 
 class Alignment(_message.Message):
-    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "parts")
+    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "parts", "revision", "enrolments", "two_exchanges", "together")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ENROLMENTS_FIELD_NUMBER: _ClassVar[int]
+    TWO_EXCHANGES_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     sizes: Sizes
     blocks: _containers.RepeatedCompositeFieldContainer[BlockView]
     columns: _containers.RepeatedCompositeFieldContainer[ColumnView]
     parts: _arrays_pb2.Parts
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+    revision: int
+    enrolments: _containers.RepeatedCompositeFieldContainer[EnrolmentView]
+    two_exchanges: bool
+    together: bool
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., revision: _Optional[int] = ..., enrolments: _Optional[_Iterable[_Union[EnrolmentView, _Mapping]]] = ..., two_exchanges: _Optional[bool] = ..., together: _Optional[bool] = ...) -> None: ...
+
+class EnrolmentView(_message.Message):
+    __slots__ = ("site", "objects", "columns", "pseudonym_digest", "signature", "revision", "private_objects")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PSEUDONYM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    objects: int
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnSummary]
+    pseudonym_digest: bytes
+    signature: bytes
+    revision: int
+    private_objects: int
+    def __init__(self, site: _Optional[str] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnSummary, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., revision: _Optional[int] = ..., private_objects: _Optional[int] = ...) -> None: ...
+
+class ColumnSummary(_message.Message):
+    __slots__ = ("name", "kind", "soft", "categories_are", "categories", "categories_digest", "labels")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOFT_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_ARE_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: ColumnKind
+    soft: bool
+    categories_are: CategoryKind
+    categories: int
+    categories_digest: bytes
+    labels: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[int] = ..., categories_digest: _Optional[bytes] = ..., labels: _Optional[int] = ...) -> None: ...
 
 class Sizes(_message.Message):
     __slots__ = ("objects", "clusterings", "classifiers", "categories")
@@ -280,15 +342,27 @@ class ColumnView(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., holders: _Optional[_Iterable[str]] = ..., categories: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job", "epoch")
+    __slots__ = ("job", "epoch", "revision", "kept")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    revision: int
+    kept: _containers.RepeatedCompositeFieldContainer[Kept]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
+
+class Kept(_message.Message):
+    __slots__ = ("origin", "round")
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    origin: int
+    round: int
+    def __init__(self, origin: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("job", "epoch", "round", "step", "stage", "iteration", "starts", "retry", "digest", "parts")
+    __slots__ = ("job", "epoch", "round", "step", "stage", "iteration", "starts", "retry", "digest", "parts", "keep", "resume")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +373,8 @@ class Task(_message.Message):
     RETRY_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     round: int
@@ -309,10 +385,12 @@ class Task(_message.Message):
     retry: _containers.RepeatedScalarFieldContainer[int]
     digest: bytes
     parts: _arrays_pb2.Parts
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+    keep: int
+    resume: int
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., keep: _Optional[int] = ..., resume: _Optional[int] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("job", "epoch", "round", "step", "starts", "task_digest", "parts")
+    __slots__ = ("job", "epoch", "round", "step", "starts", "task_digest", "parts", "following", "state", "ledger_head")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +398,9 @@ class Answer(_message.Message):
     STARTS_FIELD_NUMBER: _ClassVar[int]
     TASK_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LEDGER_HEAD_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     round: int
@@ -327,7 +408,18 @@ class Answer(_message.Message):
     starts: _containers.RepeatedScalarFieldContainer[int]
     task_digest: bytes
     parts: _arrays_pb2.Parts
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., starts: _Optional[_Iterable[int]] = ..., task_digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+    following: Following
+    state: bytes
+    ledger_head: bytes
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., starts: _Optional[_Iterable[int]] = ..., task_digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., following: _Optional[_Union[Following, _Mapping]] = ..., state: _Optional[bytes] = ..., ledger_head: _Optional[bytes] = ...) -> None: ...
+
+class Following(_message.Message):
+    __slots__ = ("step", "stage")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    step: Step
+    stage: int
+    def __init__(self, step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ...) -> None: ...
 
 class More(_message.Message):
     __slots__ = ("job", "epoch", "parts")
@@ -368,6 +460,10 @@ class Ended(_message.Message):
     rule: str
     exit_code: int
     def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., rule: _Optional[str] = ..., exit_code: _Optional[int] = ...) -> None: ...
+
+class Leaving(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("reason",)
