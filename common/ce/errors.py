@@ -16,6 +16,7 @@
     ├── Refused (6)           a rule says no; `rule` names it
     ├── JobFailed (7)         the job ended without a result
     │   ├── NotDone           the job has no result yet
+    │   ├── BrokenTotals      totals that no labels can have: masks that did not cancel, or false sums
     │   ├── RingOverflow      a value exceeds the bound that was declared for its sum
     │   └── MessageError      a message that cannot be what its sender should have sent
     └── Cancelled (8)         somebody asked it to stop
@@ -128,6 +129,17 @@ class JobFailed(CeError, RuntimeError):
 
 class NotDone(JobFailed):
     """The job has no result yet."""
+
+
+class BrokenTotals(JobFailed):
+    """A total breaks a law that holds for all labels; `law` names it."""
+
+    def __init__(self, total: str, law: str) -> None:
+        self.law = law
+        super().__init__(
+            f"the total of {total} breaks the law '{law}': masks did not cancel, or a site sent false sums; see that "
+            "all sites have the same release, then submit the job again"
+        )
 
 
 class RingOverflow(JobFailed):

@@ -115,6 +115,23 @@ def read_settings(
         raise ConfigError(f"{source}: {error}") from error
 
 
+def settings_of(cls: type[Settings], given: Mapping[str, Any]) -> Settings:
+    """Settings from keys that a program gives, where a file would be too much; keys of a table have a dot."""
+    keys = {key.dotted: key for key in _keys(cls)}
+    values: dict[str, dict[str, Any]] = {table: {} for table in ("", *_tables(cls))}
+    for name, value in given.items():
+        if name not in keys:
+            raise ConfigError(f"unknown key {name}{_hint(str(name), keys)}")
+        key, written = keys[name], list(value) if isinstance(value, tuple) else value
+        values[key.table][key.name] = key.kind.build(_check(key, written, name), Path())
+    for key in keys.values():
+        if key.default is REQUIRED and key.name not in values[key.table]:
+            raise ConfigError(f"{key.dotted} is missing")
+    for table, nested in _tables(cls).items():
+        values[""][table] = nested(**values[table])
+    return cls(**values[""])
+
+
 def sample(cls: type[DataclassInstance], heading: str, /, **given: Any) -> str:
     """A settings file in which every key appears with its comment.
 
@@ -224,6 +241,7 @@ _FOUND = {
     str: "a text",
     list: "a list",
     dict: "a table",
+    type(None): "nothing",
 }
 
 

@@ -1,14 +1,15 @@
 """`ce.simulate`: a whole job on one machine, each site's labels in its own engine, as the daemons would run it.
 
-A simulation reveals nothing to anybody, so it runs with plain sums whatever mode the job asks for; totals are the same
-words in every mode, and so are the results. `Simulation.privacy` says which mode was run.
+In the job's privacy mode, with real masks and keys made on the spot; totals are the same words in every mode, and so
+are the results. A simulation reveals nothing to anybody, so no rule applies unless a policy is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,16 @@ from numpy.typing import NDArray
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
+from ce.labels.randomised import randomise
 from ce.models.base import hard_labels
 from ce.models.bc3e import class_labels
 from ce.models.jobs import model_of
+from ce.policy import Policy
 from ce.privacy.pseudonyms import tokens
+from ce.protocol.enrolling import with_tokens
 from ce.protocol.home import Progress
 from ce.protocol.run import Run, TransportTo, run
+from ce.protocol.scoring import whole_memberships
 from ce.protocol.starts import SecretStarts, SeededStarts, Starts, job_key
 from ce.protocol.topology import Categories, Layout
 from ce.ring import Reals
@@ -41,10 +46,13 @@ class SiteResult:
 
 @dataclass(frozen=True)
 class Excluded:
-    """Something that took no part, and the rule that says so. Never an id."""
+    """Something that took no part, and the rule that says so. Never an id.
+
+    Beside the rules of a policy: "objects without a label", "classifiers in a model without classes".
+    """
 
     site: str
-    rule: Literal["objects without a label", "classifiers in a model without classes"]
+    rule: str
     objects: int = 0
     columns: tuple[str, ...] = ()
 
@@ -76,18 +84,23 @@ def simulate(
     privacy: str | None = None,
     transport: str = "inprocess",
     secrets: Mapping[str, bytes] | None = None,
-    policy: Mapping[str, Any] | str | None = None,
+    policy: Policy | Mapping[str, Any] | str | Path | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulation:
     """Run `job` over the sites' tables on this machine.
 
-    Starts come from the job's seed or, given `secrets`, from each site's secret as the daemons draw them. `privacy`
-    and `policy` other than "plain" and None are not available in this version. With transport "grpc" messages go over
-    mutual TLS on this machine's loopback, with throw-away certificates; the results are the same bits.
+    `privacy` None is the job's. Starts come from the job's seed or, given `secrets`, from each site's secret as the
+    daemons draw them. `policy` (keys of policy.toml, or its path) applies one site's rules at all. With transport
+    "grpc" messages go over mutual TLS on this machine's loopback, with throw-away certificates; the results are the
+    same bits.
     """
-    _check_available(privacy, transport, policy)
+    mode = _mode(job, privacy, transport)
     tables = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
     _check_sites(job, tables)
+    rules = None if policy is None else Policy.of(policy)
+    if rules is not None:
+        rules.check(replace(job, privacy=mode, sites=tuple(tables)), "")
+        tables = {s: randomise(table, rules.randomise, _secret(job, secrets, s)) for s, table in tables.items()}
     model, classes = model_of(job, list(tables.values()))
     result = run(
         model,
@@ -95,19 +108,23 @@ def simulate(
         _starts(job, tables, secrets),
         classes=classes,
         job_key=None if secrets is None else job_key(secrets[min(tables)], job.name),
+        privacy=mode,
+        policies=None if rules is None else dict.fromkeys(tables, rules),
         on_progress=on_progress,
         transport_to=_transport_to(transport),
     )
     outcome = result.outcome
     path = outcome.paths[outcome.winner]
-    sites = {}
+    sites, unlabelled = {}, {}
     for name, table in tables.items():
-        site = result.sites[name]
-        memberships = site.memberships()
+        whole = table if secrets is None else with_tokens(table, job_key(secrets[min(tables)], job.name))
+        memberships, unlabelled[name] = whole_memberships(
+            result.sites[name], whole, np.flatnonzero(result.kept[name]), classes
+        )
         if classes:
-            labels = class_labels(memberships, classes, site.unlabelled)
+            labels = class_labels(memberships, classes, unlabelled[name])
         else:
-            labels = hard_labels(memberships, site.unlabelled)
+            labels = hard_labels(memberships, unlabelled[name])
         sites[name] = SiteResult(table.ids, labels, memberships)
     return Simulation(
         job=job,
@@ -117,25 +134,33 @@ def simulate(
         lower_bound=path.bounds[-1],
         iterations=outcome.iterations,
         converged=path.converged,
-        exchanges=outcome.exchanges,
+        exchanges=result.exchanges,
         bytes_sent=result.bytes_sent,
         layout=result.topology.layout,
-        privacy="plain",
-        excluded=_excluded(tables, {n: s.unlabelled for n, s in result.sites.items()}, model),
+        privacy=mode,
+        excluded=(*_left_out(result), *_excluded(tables, unlabelled, model)),
         classes=classes,
         kappa=outcome.kappa,
     )
 
 
-def _check_available(privacy: str | None, transport: str, policy: object) -> None:
+def _mode(job: Job, privacy: str | None, transport: str) -> str:
     if privacy is not None and privacy not in PRIVACY:
         raise ConfigError(f"privacy is one of {', '.join(PRIVACY)}")
-    if privacy not in (None, "plain"):
-        raise ConfigError(f"privacy {privacy!r} is not available in this version; sums are plain")
     if transport not in TRANSPORTS:
         raise ConfigError(f"transport is one of {', '.join(TRANSPORTS)}")
-    if policy is not None:
-        raise ConfigError("policies are not available in this version; a simulation reveals nothing to anybody")
+    return privacy or job.privacy
+
+
+def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
+    """A site's secret; on one machine, without any, one that follows from the seed."""
+    return f"seed {job.seed} {site}".encode() if secrets is None else secrets[site]
+
+
+def _left_out(result: Run) -> list[Excluded]:
+    return [
+        Excluded(site, own.rule, own.objects, own.columns) for site, all_ in result.excluded.items() for own in all_
+    ]
 
 
 def _check_sites(job: Job, tables: Mapping[str, LabelTable]) -> None:

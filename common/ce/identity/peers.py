@@ -101,7 +101,7 @@ def _text_of(path: Path) -> str:
 def _parse(text: str, path: Path) -> dict[str, str]:
     try:
         entries = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # not TOML, or a number of thousands of digits
         raise ConfigError(f'{path}: {error}; expected lines NAME = "SHA256:..."') from None
     except RecursionError:
         raise ConfigError(f'{path} is nested too deeply: expected lines NAME = "SHA256:..."') from None

@@ -306,23 +306,28 @@ def read_share(cell: object) -> float:
     return -1.0 if share < 0 or share == float("inf") else share
 
 
+def without_category(field: str) -> str:
+    """A field's name as an error may say it. Classes are the job's; the category of a clustering is a label."""
+    return field.partition("=")[0] if field.startswith("soft:") else field
+
+
 def soft_column(plan: Planned, names: Sequence[str], columns: Sequence[Any], origin: Origin) -> Column:
     """Rows of probabilities, each summing to 1 or missing altogether; classes in sorted order."""
     shares = np.empty((len(origin.rows), len(plan.fields)))
     for k, at in enumerate(plan.fields):
         cells = columns[at].tolist() if isinstance(columns[at], np.ndarray) else columns[at]
-        refuse_containers(cells, origin, names[at])
+        refuse_containers(cells, origin, without_category(names[at]))
         distinct, inverse = factorise(cells)
         shares[:, k] = np.array([read_share(cell) for cell in distinct])[inverse]
         if np.any(shares[:, k] < 0):
             problem = "not a probability: expected a number of 0 or more"
-            raise origin.error(problem, int(np.argmax(shares[:, k] < 0)), names[at])
+            raise origin.error(problem, int(np.argmax(shares[:, k] < 0)), without_category(names[at]))
     missing = np.isnan(shares)
     partly = missing.any(axis=1) & ~missing.all(axis=1)
     if partly.any():
         row = int(np.argmax(partly))
         problem = "missing, while other classes of the row have a probability: fill in all or none"
-        raise origin.error(problem, row, names[plan.fields[int(np.argmax(missing[row]))]])
+        raise origin.error(problem, row, without_category(names[plan.fields[int(np.argmax(missing[row]))]]))
     total = shares.sum(axis=1)
     off = np.abs(total - 1) > SUM_TOLERANCE
     if off.any():

@@ -17,5 +17,14 @@ def number(value: int) -> bytes:
 
 def derive(secret: bytes, *info: bytes) -> bytes:
     """HKDF-SHA256 (RFC 5869) with an empty salt, one block of 32 bytes; info is `joined`."""
-    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return expand(extract(secret), *info)
+
+
+def extract(secret: bytes) -> bytes:
+    """The first half of `derive`: for a secret from which many keys are derived."""
+    return hmac.digest(bytes(32), secret, "sha256")
+
+
+def expand(extracted: bytes, *info: bytes) -> bytes:
+    """The second half of `derive`."""
     return hmac.digest(extracted, joined(*info) + b"\x01", "sha256")

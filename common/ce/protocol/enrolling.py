@@ -7,9 +7,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from ce.labels import Column, LabelTable
 from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.protocol.topology import Categories, ColumnClaim, Enrolment
+
+#: A column with more labels than this is enrolled as one with so many: enough for any minimum, and says no more.
+MOST_SHOWN = 100
 
 
 def enrolment(table: LabelTable, votes: bool, job_key: bytes | None = None) -> Enrolment:
@@ -19,8 +24,17 @@ def enrolment(table: LabelTable, votes: bool, job_key: bytes | None = None) -> E
         return Enrolment(table.ids, tuple(_claim(column, column.categories) for column in columns))
     objects = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
     # The classes of classifiers are the job's, so that nobody needs to hear them again.
-    shown = {column.name: column.categories for column in with_tokens(table, job_key).clusterings}
+    # Sorted: the order in which a site writes its categories would line them up with those of another job.
+    shown: dict[str, Categories] = {
+        column.name: tuple(sorted(map(str, column.categories))) for column in with_tokens(table, job_key).clusterings
+    }
     return Enrolment(objects, tuple(_claim(column, shown.get(column.name, ())) for column in columns))
+
+
+def by_pseudonym(table: LabelTable, job_key: bytes) -> LabelTable:
+    """The same table, its objects in the order of their pseudonyms."""
+    tokens = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
+    return table.select(np.argsort(tokens, kind="stable"))
 
 
 def with_tokens(table: LabelTable, job_key: bytes) -> LabelTable:
@@ -37,7 +51,8 @@ def with_tokens(table: LabelTable, job_key: bytes) -> LabelTable:
 
 
 def _claim(column: Column, shown: Categories) -> ColumnClaim:
-    return ColumnClaim(column.name, column.kind, column.soft, shown, _written(column))
+    labels = min(int(column.observed.sum()), MOST_SHOWN)
+    return ColumnClaim(column.name, column.kind, column.soft, shown, _written(column), labels)
 
 
 def _written(column: Column) -> Literal["integers", "text"] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from cryptography import x509
@@ -24,10 +25,10 @@ from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.privacy.derivation import joined, number
 from ce.privacy.pairs import EphemeralKey, Sealed, seal, unseal
-from ce.protocol.topology import Enrolment
+from ce.protocol.topology import Enrolment, Kind
 
 KEY_SIZE = 32
-_KEY_SHARE, _ENROLMENT, _JOB_KEY = "ce key share 1", "ce enrolment 1", b"ce job key 1"
+_KEY_SHARE, _ENROLMENT, _JOB_KEY = "ce key share 1", "ce enrolment 2", b"ce job key 1"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,52 @@ def check_key_share(attempt: Attempt, site: str, share: KeyShare) -> x509.Certif
     return certificate
 
 
+@dataclass(frozen=True)
+class ColumnSummary:
+    """A column that a site has enrolled: its categories only as a number and a digest."""
+
+    name: str
+    kind: Kind
+    soft: bool
+    written: Literal["integers", "text"] | None
+    categories: int
+    categories_digest: bytes = field(repr=False)
+    labels: int = 0  # of the site's objects that have one, at most as many as sites show
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a site has enrolled, as far as every other site may know. This is what the site signs."""
+
+    objects: int
+    columns: tuple[ColumnSummary, ...]
+    pseudonym_digest: bytes = field(repr=False)
+    revision: int = 0
+
+
+def summary_of(enrolment: Enrolment, revision: int = 0) -> Summary:
+    columns = tuple(
+        ColumnSummary(
+            claim.name,
+            claim.kind,
+            claim.soft,
+            claim.written,
+            len(claim.categories),
+            hashlib.sha256(joined(*(str(category).encode() for category in claim.categories))).digest(),
+            claim.labels,
+        )
+        for claim in enrolment.columns
+    )
+    return Summary(len(enrolment.objects), columns, pseudonym_digest(enrolment), revision)
+
+
+def story(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> bytes:
+    """SHA-256 of what all sites have enrolled, and how many objects each holds alone: masks are bound to it, so that
+    all must have been told the same, and each has seen that what is said of itself is true."""
+    parts = (part for site, own in summaries.items() for part in (site.encode(), _said(own), number(private[site])))
+    return hashlib.sha256(joined(*parts)).digest()
+
+
 class Handshake:
     """One site's part, in one attempt at a job."""
 
@@ -85,6 +132,12 @@ class Handshake:
         self._ephemeral = EphemeralKey()
         self.share = sign_key_share(attempt, site, self._ephemeral, key, certificate)
         self._pair_keys: dict[str, bytes] = {}
+        self._certificates: dict[str, x509.Certificate] = {}
+
+    @property
+    def pair_keys(self) -> Mapping[str, bytes]:
+        """The key that this site shares with each other; only after `meet`."""
+        return self._pair_keys
 
     @property
     def leads(self) -> bool:
@@ -98,17 +151,30 @@ class Handshake:
         if shares[self._site].public_key != self._ephemeral.public:
             raise MessageError("peers: another key share than this site's stands under its name")
         pair_keys: dict[str, bytes] = {}
+        certificates: dict[str, x509.Certificate] = {}
         for peer, share in shares.items():
             if peer == self._site:
                 continue
-            certificate = check_key_share(self._attempt, peer, share)
+            certificate = certificates[peer] = check_key_share(self._attempt, peer, share)
             self._pins.check(peer, certificate)
             names = sorted((self._site, peer))
             pair_keys[peer] = self._ephemeral.pair_key(
                 share.public_key, *self._attempt.context, *(name.encode() for name in names)
             )
         # All or none: nothing is sealed for some of the peers when another was refused.
-        self._pair_keys = pair_keys
+        self._pair_keys, self._certificates = pair_keys, certificates
+
+    def check_enrolments(self, own: Summary, shown: Mapping[str, tuple[Summary, bytes]]) -> dict[str, Summary]:
+        """That every site itself has enrolled what is shown of it, with its signature, for this attempt."""
+        if tuple(shown) != self._attempt.roster:
+            raise MessageError("enrolments: not those of the roster, in its order")
+        for site, (summary, signature) in shown.items():
+            if site == self._site:
+                if summary != own:
+                    raise MessageError("enrolments: another one than this site's stands under its name")
+            else:
+                check_enrolment(self._attempt, site, summary, signature, self._certificates[site])
+        return {site: summary for site, (summary, _) in shown.items()}
 
     def seal_for_all(self, job_key: bytes) -> dict[str, Sealed]:
         """The job key for every other site; only after `meet`."""
@@ -134,36 +200,36 @@ def pseudonym_digest(enrolment: Enrolment) -> bytes:
     return hashlib.sha256(np.ascontiguousarray(enrolment.objects).data).digest()
 
 
-def sign_enrolment(attempt: Attempt, site: str, enrolment: Enrolment, key: PrivateKey) -> bytes:
-    return sign(key, _enrolment_message(attempt, site, enrolment), purpose=_ENROLMENT)
+def sign_enrolment(attempt: Attempt, site: str, summary: Summary, key: PrivateKey) -> bytes:
+    return sign(key, _enrolment_message(attempt, site, summary), purpose=_ENROLMENT)
 
 
 def check_enrolment(
-    attempt: Attempt, site: str, enrolment: Enrolment, signature: bytes, certificate: x509.Certificate
+    attempt: Attempt, site: str, summary: Summary, signature: bytes, certificate: x509.Certificate
 ) -> None:
     """That the site itself enrolled exactly this, for this attempt."""
-    message = _enrolment_message(attempt, site, enrolment)
+    message = _enrolment_message(attempt, site, summary)
     verify(certificate, signature, message, purpose=_ENROLMENT, field=f"enrolment of {site}")
 
 
-def _enrolment_message(attempt: Attempt, site: str, enrolment: Enrolment) -> bytes:
+def _enrolment_message(attempt: Attempt, site: str, summary: Summary) -> bytes:
+    return joined(*attempt.context, site.encode(), _said(summary))
+
+
+def _said(summary: Summary) -> bytes:
     columns = [
         joined(
-            claim.name.encode(),
-            claim.kind.encode(),
-            b"soft" if claim.soft else b"hard",
-            (claim.written or "").encode(),
-            *(str(category).encode() for category in claim.categories),
+            own.name.encode(),
+            own.kind.encode(),
+            b"soft" if own.soft else b"hard",
+            (own.written or "").encode(),
+            number(own.categories),
+            own.categories_digest,
+            number(own.labels),
         )
-        for claim in enrolment.columns
+        for own in summary.columns
     ]
-    return joined(
-        *attempt.context,
-        site.encode(),
-        number(len(enrolment.objects)),
-        joined(*columns),
-        pseudonym_digest(enrolment),
-    )
+    return joined(number(summary.objects), joined(*columns), summary.pseudonym_digest, number(summary.revision))
 
 
 def _certificate(der: bytes, site: str) -> x509.Certificate:

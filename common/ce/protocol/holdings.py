@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ce.kernels.cells import ColumnCells, TileCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
-from ce.protocol.topology import Block, Categories, Rows, SharedColumn, SiteTopology
+from ce.protocol.topology import Block, Categories, Rows, SharedColumn, View
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.model import Model
 
@@ -60,7 +60,7 @@ class Holdings:
     def __init__(
         self,
         table: LabelTable,
-        topology: SiteTopology,
+        topology: View,
         rows: Mapping[int, Rows],
         model: Model,
         *,
@@ -90,10 +90,15 @@ class Holdings:
 
     def label_counts(self, segment: Segment) -> Words:
         """(entries,) how many cluster labels each object has here."""
-        counts = np.zeros(segment.width, dtype=np.int64)
-        for column in self._labels.values():
-            counts += column.observed[segment.entries]
-        return counts
+        return _count(self._labels.values(), segment)
+
+    def hidden_counts(self, segment: Segment) -> Words:
+        """(entries,) ... in columns that nobody else holds, so that nobody else knows their tables."""
+        return _count((self._labels[c.index] for c in self.clusterings if not c.shared), segment)
+
+    def ballots(self, segment: Segment) -> Words:
+        """(entries,) how many votes each object has here."""
+        return _count(self._votes, segment)
 
     def votes(self, segment: Segment, k: int, scale: Scale) -> Words:
         """(k, entries) the sum of the classifiers' votes, hard or soft, rounded per vote."""
@@ -120,7 +125,7 @@ class Holdings:
 
     def given(self, segment: Segment) -> dict[str, Reals]:
         """The segment's part of a start that the user gave."""
-        return {name: np.ascontiguousarray(array[:, segment.entries]) for name, array in self._given.items()}
+        return {name: np.ascontiguousarray(array[..., segment.entries]) for name, array in self._given.items()}
 
     # Passes over the cells of a segment. Column sums are added into `sums`.
 
@@ -194,7 +199,9 @@ class Holdings:
         if len(blocks) == 1 and not blocks[0].shared:
             own = own[self._labelled(own)]
             parts: list[NDArray[Any]] = [_as_rows(column)[own] for column in (*self._labels.values(), *self._votes)]
-            parts += [array.T[own] for array in self._given.values()] or [np.zeros((len(own), 1))]
+            parts += [array.reshape(-1, array.shape[-1]).T[own] for array in self._given.values()] or [
+                np.zeros((len(own), 1))
+            ]
             first, inverse, weights = equal_rows(parts)
             entries = own[first]
             slices = {blocks[0].index: slice(0, len(entries))}
@@ -208,6 +215,13 @@ class Holdings:
             cells = [ColumnCells.of(self._labels[c], inside, weight) for c in present]
             pieces.append(Tile(objects, present, TileCells.of(cells, width)))
         return Segment(own, entries, inverse, weights, slices, pieces)
+
+
+def _count(columns: Iterable[Column], segment: Segment) -> Words:
+    counts = np.zeros(segment.width, dtype=np.int64)
+    for column in columns:
+        counts += column.observed[segment.entries]
+    return counts
 
 
 def _add(sums: Mapping[int, Words], tile: Tile, columns: list[Words]) -> None:

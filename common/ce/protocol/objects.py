@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import MessageError
+from ce.protocol.snapshots import Snapshot, by_number, numbered
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
 from ce.steps.model import Model, Opening, State
 
@@ -39,6 +40,23 @@ class ObjectBlock:
         self._sums: Words | None = None
         self._labels = self._hard_labels()
         self._moved = np.zeros_like(self._labels)
+
+    def snapshot(self) -> Snapshot:
+        return {
+            "state": self.state,
+            "accepted": self._accepted,
+            "sums": self._sums,
+            "labels": self._labels,
+            "moved": self._moved,
+            "stopped": numbered(self._stopped),
+        }
+
+    def restore(self, model: Model, scales: Mapping[str, Scale], kept: Snapshot) -> None:
+        """Go on in the middle of a stage."""
+        self._model = model
+        self._scales = scales
+        self.state, self._accepted, self._sums = kept["state"], kept["accepted"], kept["sums"]
+        self._labels, self._moved, self._stopped = kept["labels"], kept["moved"], by_number(kept["stopped"])
 
     @property
     def message(self) -> Reals:

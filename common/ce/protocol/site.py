@@ -7,7 +7,7 @@ Nothing of a private block or of a column with one holder ever does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,14 +15,19 @@ from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.labels import LabelTable
+from ce.protocol.asking import first_step
 from ce.protocol.holdings import Holdings, Segment
 from ce.protocol.messages import Answer, Array, Task, fraction_bits
 from ce.protocol.objects import ObjectBlock, cluster_sizes
+from ce.protocol.snapshots import Snapshot, by_number, numbered
 from ce.protocol.starts import Starts
-from ce.protocol.topology import Categories, Rows, SharedColumn, SiteTopology, column_groups
+from ce.protocol.topology import Categories, Rows, SharedColumn, View
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
 from ce.steps.agreement import agreement
-from ce.steps.model import Model, Opening, State, keep_old_rows
+from ce.steps.model import Model, Opening, Sizes, State, keep_old_rows, stage_of
+
+#: By block, then by name: (objects,) "labels", "hidden" and, for models with votes, "ballots".
+OnCounts = Callable[[dict[int, dict[str, Reals]]], None]
 
 
 @dataclass
@@ -41,6 +46,10 @@ class _Table:
     def adopt(self, new: Reals) -> None:
         self.entering = self.current = new
 
+    def snapshot(self) -> Snapshot:
+        stopped = numbered(self.stopped)
+        return {"entering": self.entering, "current": self.current, "sums": self.sums, "stopped": stopped}
+
 
 class Site:
     """One site's part in a job."""
@@ -49,7 +58,7 @@ class Site:
         self,
         name: str,
         table: LabelTable,
-        topology: SiteTopology,
+        topology: View,
         rows: Mapping[int, Rows],
         model: Model,
         starts: Starts,
@@ -57,17 +66,23 @@ class Site:
         classes: Categories = (),
         given: Mapping[str, Reals] | None = None,
         threads: int = 1,
+        on_counts: OnCounts | None = None,
     ) -> None:
+        """`on_counts` is told, before anything but counts is answered, how many labels and ballots the objects of
+        shared blocks have at all sites together; it may raise."""
         self.name = name
         self._n_objects = table.n_objects
+        self._topology = topology
         self._sizes = topology.sizes
         self._starts = starts
         self._set_model(model)
         self._holdings = Holdings(table, topology, rows, model, classes=classes, given=given or {}, threads=threads)
-        self._groups = column_groups(topology.columns)
+        self._groups = topology.groups
         self._place = {c: (group, where) for group in self._groups.values() for c, where in group.slices.items()}
         self._private, self._shared = self._holdings.private, self._holdings.shared
         self._opened = False
+        self._counted = False
+        self._on_counts = on_counts
         self._stage = -1
         self._active: tuple[int, ...] = ()
         self._globals: State = {}
@@ -85,7 +100,50 @@ class Site:
     def close(self) -> None:
         self._holdings.close()
 
+    def begins_iteration(self, task: Task) -> bool:
+        """Whether the state after this task is one to go on from."""
+        return task.step == first_step(self._model, self._topology)
+
+    def snapshot(self) -> Snapshot:
+        """All that the next task builds on, beside what follows from labels and alignment. Good until that task."""
+        return {
+            "stage": self._stage,
+            "active": self._active,
+            "globals": self._globals,
+            "objects": self._objects.snapshot(),
+            "tables": {str(index): table.snapshot() for index, table in self._tables.items()},
+        }
+
+    def restore(self, kept: Snapshot) -> None:
+        """Go on after the answer after which the snapshot was taken. Only before anything was answered."""
+        if self._opened:
+            raise MessageError("resume: the rounds have begun")
+        self._open()
+        self._counted = True
+        self._stage = kept["stage"]
+        self._set_model(stage_of(self._model, self._stage))
+        self._active = tuple(kept["active"])
+        self._globals = kept["globals"]
+        self._objects.restore(self._model, self._scales, kept["objects"])
+        columns = {column.index: column for column in self._holdings.clusterings}
+        for index, own in by_number(kept["tables"]).items():
+            stopped = by_number(own["stopped"])
+            self._tables[index] = _Table(columns[index], own["entering"], own["current"], own["sums"], stopped)
+
     # Results, after "finish".
+
+    @property
+    def model(self) -> Model:
+        """That of the present stage."""
+        return self._model
+
+    @property
+    def globals(self) -> State:
+        return self._globals
+
+    @property
+    def sizes(self) -> Sizes:
+        return self._sizes
 
     @property
     def columns(self) -> list[SharedColumn]:
@@ -118,6 +176,11 @@ class Site:
         self._check_turn(task)
         if task.step == "open":
             return self._open()
+        if task.step == "counts":
+            self._take_counts(task)
+            return {}
+        if task.step == "votes":
+            return self._by_block("votes", self._holdings.votes(self._shared, self._model.k, self._scales["votes"]))
         if task.step == "view":
             return self._view(task)
         if task.step == "finish":
@@ -136,8 +199,13 @@ class Site:
         match task.step:
             case "open":
                 fits = not begun
+            case "counts":
+                fits = self._opened and not begun
+            case "votes":
+                fits = self._counted and not begun and self._model.uses_votes
             case "sums" | "objects":
-                fits = self._opened and (task.step == "sums" or self._model.phases == 2)
+                model = self._model.next_stage() if begun and task.stage == self._stage + 1 else self._model
+                fits = self._counted and model is not None and task.step == first_step(model, self._topology)
             case "columns":
                 fits = begun and self._model.phases == 2
             case "view":
@@ -151,27 +219,54 @@ class Site:
         self._opened = True
         scale = self._scales.get("votes", Scale.counting())
 
-        def known(segment: Segment) -> tuple[Words, Words]:
-            return self._holdings.label_counts(segment), self._holdings.votes(segment, self._model.k, scale)
-
-        labels, votes = known(self._private)
+        labels = self._holdings.label_counts(self._private)
+        votes = self._holdings.votes(self._private, self._model.k, scale)
         opening = Opening(labels.astype(np.float64), decode(votes, scale), self._holdings.given(self._private))
         self._objects = ObjectBlock(opening, self._private.weights)
         count = len(self._private.rows)
         arrays: dict[str, Array] = {"global/objects": np.array([count], dtype=np.int64)}
-        labels, votes = known(self._shared)
+        labels, ballots = self._holdings.label_counts(self._shared), self._holdings.ballots(self._shared)
+        hidden = self._holdings.hidden_counts(self._shared)
         for block, objects in self._shared.blocks.items():
             arrays[f"block/{block}/labels"] = labels[objects]
+            arrays[f"block/{block}/hidden"] = hidden[objects]
             if self._model.uses_votes:
-                arrays[f"block/{block}/votes"] = votes[:, objects]
+                arrays[f"block/{block}/ballots"] = ballots[objects]
             for column, claims in self._holdings.claims(block).items():
                 arrays[f"block/{block}/claims/{column}"] = claims
         return arrays
 
+    def _take_counts(self, task: Task) -> None:
+        """How many labels and ballots the objects of shared blocks have at all their sites together."""
+        self._counted = True
+        names = ("labels", "hidden", "ballots") if self._model.uses_votes else ("labels", "hidden")
+        counts: dict[int, dict[str, Reals]] = {}
+        for block, objects in self._shared.blocks.items():
+            shape = (objects.stop - objects.start,)
+            counts[block] = {what: _array(task, f"block/{block}/{what}", shape) for what in names}
+            self._refuse_impossible(counts[block], objects)
+        if self._on_counts is not None:
+            self._on_counts(counts)
+
+    def _refuse_impossible(self, counts: Mapping[str, Reals], objects: slice) -> None:
+        """Counts that cannot be those of all sites together."""
+        own = {
+            "labels": self._holdings.label_counts(self._shared)[objects],
+            "hidden": self._holdings.hidden_counts(self._shared)[objects],
+            "ballots": self._holdings.ballots(self._shared)[objects],
+        }
+        sizes = {"labels": self._sizes.clusterings, "ballots": self._sizes.classifiers}
+        for what, told in counts.items():
+            most = counts["labels"] if what == "hidden" else np.full(len(told), float(sizes[what]))
+            if (told != np.rint(told)).any() or (told < own[what]).any() or (told > most).any():
+                raise MessageError(f"block/.../{what}: counts that cannot be those of all sites")
+
     def _begin_stage(self, task: Task) -> None:
+        if task.stage != self._stage + 1:
+            raise MessageError("stage: not the one that follows")
         if task.stage > 0:
             following = self._model.next_stage()
-            if following is None or task.stage != self._stage + 1:
+            if following is None:
                 raise MessageError("stage: the model has no such stage")
             self._stop_all()
             self._set_model(following)
@@ -361,6 +456,8 @@ class Site:
 
     def _take_messages(self, task: Task) -> None:
         self._message = self._from_blocks(task, "message", len(self._active), self._model.k)
+        if self._message.size and not (self._message.min() >= 0 and self._message.max() <= 1):
+            raise MessageError("message: not between 0 and 1")
 
     def _from_blocks(self, task: Task, what: str, *shape: int) -> Reals:
         """(*shape, entries) of the shared segment, out of its blocks' arrays."""

@@ -16,10 +16,13 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
 
+from ce.kernels.special import over_clusters
 from ce.labels import LabelTable
 from ce.privacy.derivation import derive, joined
 from ce.protocol.topology import SharedColumn
@@ -86,6 +89,29 @@ class GivenStarts:
 
     def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
         return self.by_column[column.name]
+
+
+def object_weights(tokens: NDArray[Any], starts: int, k: int) -> Reals:
+    """(starts, k, objects) where each shared object of a distributed job begins: uniform over the simplex, drawn from
+    its pseudonym, which home and members know. Were all to begin at the same point, the first totals would be sums of
+    one vector per label, which can be taken apart again whatever the tables are (`ce audit`, "unmixing").
+
+    AES-256 of pseudonym XOR start and number, two words a block: a fixed key, for nothing here is secret.
+    """
+    blocks = np.frombuffer(np.ascontiguousarray(tokens).tobytes(), dtype="<u8").reshape(-1, 2)
+    per_start = -(-k // 2)
+    cipher = Cipher(algorithms.AES256(hashlib.sha256(b"ce object weights 1").digest()), modes.ECB())
+    weights = np.empty((starts, k, len(blocks)))
+    for start in range(starts):
+        counters = np.arange(start * per_start, (start + 1) * per_start, dtype=np.uint64)
+        inputs = np.empty((len(blocks), per_start, 2), dtype="<u8")
+        inputs[:, :, 0] = blocks[:, :1]
+        inputs[:, :, 1] = blocks[:, 1:] ^ counters
+        words = np.frombuffer(cipher.encryptor().update(inputs.tobytes()), dtype="<u8")
+        uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        exponential = -np.log(uniform.reshape(len(blocks), 2 * per_start)[:, :k].T)
+        weights[start] = exponential / over_clusters(exponential[None])[0]
+    return weights
 
 
 def job_key(first_secret: bytes, job: str) -> bytes:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ce.protocol.snapshots import Snapshot
+
 #: The second way to converge: no hard label moved for this many iterations, and the bound hardly did.
 STILL_ITERATIONS = 5
 STILL_TOLERANCE = 1e-4
@@ -24,6 +26,9 @@ class Path:
     @property
     def iterations(self) -> int:
         return len(self.bounds) - 1
+
+    def snapshot(self) -> Snapshot:
+        return {"bounds": self.bounds, "still": self.still, "converged": self.converged}
 
     def accept(self, bound: float, moved: int) -> None:
         self.bounds.append(bound)

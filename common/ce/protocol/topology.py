@@ -27,6 +27,7 @@ from ce.steps.model import Sizes
 
 Layout = Literal["one", "row", "column", "arbitrary"]
 Rows = NDArray[np.intp]
+Kind = Literal["clustering", "classifier"]
 Categories = tuple[int, ...] | tuple[str, ...]
 
 
@@ -35,10 +36,11 @@ class ColumnClaim:
     """A column as one site enrols it."""
 
     name: str
-    kind: Literal["clustering", "classifier"]
+    kind: Kind
     soft: bool
     categories: Categories = field(repr=False)
     written: Literal["integers", "text"] | None = None  # how the site writes categories; None: it has seen none
+    labels: int = 0  # of its objects that have one, as far as the site shows it
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class SharedColumn:
 
     index: int
     name: str
-    kind: Literal["clustering", "classifier"]
+    kind: Kind
     categories: Categories = field(repr=False)
     holders: tuple[str, ...]
 
@@ -124,26 +126,38 @@ class Topology:
             for column in self.clusterings
         )
 
-    def contested(self, block: Block) -> tuple[SharedColumn, ...]:
-        """Columns of which two members of this block may hold cells: their claims are added up in the opening."""
-        return contested(self.columns, block)
+    @property
+    def together(self) -> bool:
+        """Whether every shared block is held by all sites, so that each knows the totals of all shared objects."""
+        return all(len(block.members) == len(self.sites) for block in self.blocks if block.shared)
 
-    def view(self, site: str) -> SiteTopology:
+    def whole(self) -> View:
+        """What the home is told: everything."""
+        blocks = {block.index: block for block in self.blocks}
+        return View(self.sites, self.sizes, blocks, self.columns, self.needs_two_exchanges, self.together)
+
+    def view(self, site: str) -> View:
         """What one site is told."""
-        return SiteTopology(
+        return View(
+            self.sites,
             self.sizes,
             {block.index: block for block in self.blocks if site in block.members},
             tuple(column for column in self.columns if site in column.holders),
+            self.needs_two_exchanges,
+            self.together,
         )
 
 
 @dataclass(frozen=True)
-class SiteTopology:
-    """The blocks that a site is a member of and the columns that it holds; of the rest, sizes only."""
+class View:
+    """The topology as one party sees it: a site its own blocks and columns, of the rest sizes only; the home all."""
 
+    sites: tuple[str, ...]  # of the whole job
     sizes: Sizes
     blocks: dict[int, Block]
     columns: tuple[SharedColumn, ...]
+    two_exchanges: bool  # Topology.needs_two_exchanges
+    together: bool  # Topology.together
 
     @property
     def clusterings(self) -> tuple[SharedColumn, ...]:
@@ -153,9 +167,27 @@ class SiteTopology:
     def classifiers(self) -> tuple[SharedColumn, ...]:
         return tuple(column for column in self.columns if column.kind == "classifier")
 
+    @cached_property
+    def groups(self) -> dict[int, ColumnGroup]:
+        """Shared clusterings by the sites that hold them."""
+        return column_groups(self.columns)
+
     def contested(self, block: Block) -> tuple[SharedColumn, ...]:
-        """Columns of this site of which another member of this block may hold cells too."""
-        return contested(self.columns, block)
+        """Columns of which two members of this block may hold cells: their claims are added up in the opening."""
+        return tuple(c for c in self.columns if len(set(c.holders) & set(block.members)) > 1)
+
+    def contributors(self, name: str) -> tuple[str, ...]:
+        """The sites, in order of name, whose sums make up the total of an array."""
+        kind, *rest = name.split("/")
+        if kind == "global":
+            return self.sites
+        if kind == "columns":
+            return self.groups[int(rest[0])].holders
+        members = self.blocks[int(rest[0])].members
+        if rest[1] != "claims":
+            return members
+        holders = next(c.holders for c in self.columns if c.index == int(rest[2]))
+        return tuple(site for site in members if site in holders)
 
 
 @dataclass(frozen=True)
@@ -198,11 +230,6 @@ def column_groups(columns: Iterable[SharedColumn]) -> dict[int, ColumnGroup]:
     }
 
 
-def contested(columns: Iterable[SharedColumn], block: Block) -> tuple[SharedColumn, ...]:
-    """Of these columns, those of which two members of the block may hold cells."""
-    return tuple(c for c in columns if len(set(c.holders) & set(block.members)) > 1)
-
-
 def align(enrolments: Mapping[str, Enrolment]) -> tuple[Topology, dict[str, dict[int, Rows]]]:
     """Derive the topology, and for each site the rows of its own table in each of its blocks, in the common order."""
     if not enrolments:
@@ -210,6 +237,14 @@ def align(enrolments: Mapping[str, Enrolment]) -> tuple[Topology, dict[str, dict
     sites = tuple(sorted(enrolments))
     blocks, rows = _blocks(sites, [enrolments[site].objects for site in sites])
     return Topology(sites, blocks, _columns(sites, enrolments)), rows
+
+
+def block_pseudonyms(
+    topology: Topology, enrolments: Mapping[str, Enrolment], rows: Mapping[str, Mapping[int, Rows]]
+) -> dict[int, NDArray[Any]]:
+    """The objects of each shared block, in the order that its members share."""
+    first = {block.index: block.members[0] for block in topology.blocks if block.shared}
+    return {index: enrolments[site].objects[rows[site][index]] for index, site in first.items()}
 
 
 def _blocks(

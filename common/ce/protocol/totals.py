@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.protocol.messages import Piece
@@ -35,16 +36,43 @@ class _Contribution:
 
 
 class Totals:
-    """Accumulators, and how far each site's contribution to them has come."""
+    """Accumulators, and how far each site's contribution to them has come.
 
-    def __init__(self, asked: Mapping[str, Asked], by_site: Mapping[str, Collection[str]]) -> None:
+    `mail` is what is passed on rather than added: for each site the arrays of bytes that it sends, with their sizes.
+    """
+
+    def __init__(
+        self,
+        asked: Mapping[str, Asked],
+        by_site: Mapping[str, Collection[str]],
+        mail: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
         self._asked = asked
         self._words: dict[str, Words] = {name: np.zeros(a.shape, dtype=np.int64) for name, a in asked.items()}
         self._flat = {name: words.reshape(-1) for name, words in self._words.items()}
-        self._open = {site: _Contribution(names) for site, names in by_site.items()}
+        self._mail = {
+            (site, name): np.zeros(size, dtype=np.uint8)
+            for site, letters in (mail or {}).items()
+            for name, size in letters.items()
+        }
+        self._open = {site: _Contribution([*names, *(mail or {}).get(site, {})]) for site, names in by_site.items()}
 
     def __getitem__(self, name: str) -> Words:
         return self._words[name]
+
+    def fill(self, totals: Mapping[str, Words]) -> None:
+        """Take whole totals from somebody who has added them up."""
+        for name, asked in self._asked.items():
+            total = totals.get(name)
+            if total is None or total.dtype != np.int64 or total.shape != asked.shape:
+                raise MessageError(f"{name}: the total is missing, or not words of the expected shape")
+        self._words = {name: totals[name] for name in self._asked}
+        self._open = {}
+
+    @property
+    def mail(self) -> dict[tuple[str, str], NDArray[np.uint8]]:
+        """What is to be passed on, by sender and receiver."""
+        return {(site, name.removeprefix("sealed/")): content for (site, name), content in self._mail.items()}
 
     @property
     def size(self) -> int:
@@ -66,6 +94,9 @@ class Totals:
         name = piece.name
         if name not in contribution.names:
             raise MessageError(f"{site}: sends an array that was not asked for")
+        if (site, name) in self._mail:
+            self._take_mail(site, contribution, piece)
+            return
         asked = self._asked[name]
         if piece.words.dtype != np.int64 or piece.shape != asked.shape or piece.fraction_bits != asked.fraction_bits:
             raise MessageError(f"{site}: {name} does not have the expected type, shape and scale")
@@ -80,11 +111,22 @@ class Totals:
             total[begin:end] += words[begin - piece.begin :]
             contribution.added[name] = end
 
+    def _take_mail(self, site: str, contribution: _Contribution, piece: Piece) -> None:
+        room = self._mail[site, piece.name]
+        begin, end = piece.begin, piece.begin + len(piece.words)
+        if piece.words.dtype != np.uint8 or piece.shape != room.shape or end > len(room):
+            raise MessageError(f"{site}: {piece.name} is not bytes of the expected size")
+        if begin != contribution.read.get(piece.name, 0):
+            raise MessageError(f"{site}: {piece.name} does not arrive in order")
+        contribution.read[piece.name] = end
+        room[begin:end] = piece.words
+
     def end(self, site: str) -> None:
         """A site's contribution is complete."""
         contribution = self._contribution(site)
         for name in contribution.names:
-            if contribution.read.get(name, -1) != len(self._flat[name]):
+            room = self._mail.get((site, name))
+            if contribution.read.get(name, -1) != len(self._flat[name] if room is None else room):
                 raise MessageError(f"{site}: {name} is missing or incomplete")
         del self._open[site]
 

@@ -111,7 +111,13 @@ class BCESteps(PosteriorCells):
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
         if "gamma" in opening.given:
             return _posterior(opening.given["gamma"][None] + np.zeros((self.n_starts, 1, 1)))
-        return _posterior(globals_["alpha"][:, :, None] + opening.labels / self.k)
+        flat = opening.labels / self.k
+        if "weights" in opening.given:  # of shared objects in a distributed job; NaN where an object has none
+            weights = opening.given["weights"]
+            return _posterior(
+                globals_["alpha"][:, :, None] + np.where(np.isnan(weights), flat, opening.labels * weights)
+            )
+        return _posterior(globals_["alpha"][:, :, None] + flat)
 
     def message(self, state: State) -> Reals:
         """exp(psi(g_ih)) up to a factor per object."""

@@ -27,6 +27,7 @@ SMALLEST_DEVIATION = 0.01
 
 class DiffusionSteps(Model):
     phases = 2
+    linear = True
     uses_votes = True
     broadcast = ("mean", "sd", "kappa")
 

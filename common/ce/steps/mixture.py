@@ -35,6 +35,8 @@ LOG_ZERO = -800.0
 class MixtureSteps(SmoothedTables):
     phases = 2
     broadcast = ("weights",)
+    cell_terms = (LOG_ZERO, 0.0)
+    linear = True
 
     def __init__(self, k: int, n_starts: int, *, max_iter: int, tol: float, smoothing: float) -> None:
         self.k = k

@@ -46,7 +46,7 @@ class Opening:
 
     labels: Reals  # (n,) number of cluster labels of each object
     votes: Reals  # (k, n) sum of the classifiers' votes; zero for models without classes
-    given: State = field(default_factory=dict)  # (k, n) arrays of a start given on one machine
+    given: State = field(default_factory=dict)  # of a start: (k, n) arrays, or (starts, k, n) "weights"
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,12 @@ class Model(ABC):
     uses_votes: ClassVar[bool] = False
     #: Names of the globals that object steps need; the rest is the global step's own memory.
     broadcast: ClassVar[tuple[str, ...]]
+    #: The smallest and the largest term that one label can add to one of its object's sums.
+    cell_terms: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    #: Whether a label is shared out among the clusters, so that its terms sum to 1.
+    normalised: ClassVar[bool] = False
+    #: Whether an object's sums are one vector per label, whatever the object: then they can be taken apart again.
+    linear: ClassVar[bool] = False
 
     n_starts: int
     k: int
@@ -163,6 +169,15 @@ class Model(ABC):
     def next_stage(self) -> Model | None:
         """The model that goes on from this one's result; None for the last."""
         return None
+
+
+def stage_of(model: Model, stage: int) -> Model:
+    """The model that runs in a stage, given that of the first."""
+    for _ in range(stage):
+        following = model.next_stage()
+        assert following is not None
+        model = following
+    return model
 
 
 #: No term of the bound per cell, in nats, can be larger: ln of the smallest double is -745.

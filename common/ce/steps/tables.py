@@ -49,6 +49,7 @@ class PosteriorCells(SmoothedTables):
     """One-phase models: phi_ich ∝ message_ih beta_ch(x_ic), summed over columns and over objects in one pass."""
 
     phases = 1
+    normalised = True
 
     def cells(self, message: Reals, tables: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
         return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
-from ce.protocol.messages import Answer, Task, array_hash, task_digest
+from ce.protocol.messages import Answer, Task, digests_of
 from ce.transport.wire import AnswerReader, TaskReader, answer_frames, task_frames
 from ce_proto.v1 import site_pb2 as pb
 
@@ -47,11 +47,7 @@ class InProcess:
 
 def encoded(tasks: Mapping[str, Task]) -> dict[str, Iterator[bytes]]:
     """Every site's task as serialised frames."""
-    hashes: dict[str, bytes] = {}
-    for task in tasks.values():
-        # Sites of a round are sent the same arrays, as far as they are sent them at all.
-        hashes.update({name: array_hash(array) for name, array in task.arrays.items() if name not in hashes})
-    digests = {site: task_digest(b"", EPOCH, task, hashes) for site, task in tasks.items()}
+    digests = digests_of(tasks, b"", EPOCH)
     return {
         site: (frame.SerializeToString() for frame in task_frames(JOB, EPOCH, task, digests[site]))
         for site, task in tasks.items()

@@ -71,14 +71,20 @@ def to_parts(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | Non
 def pieces_of(parts: pb.Parts) -> Iterator[Piece]:
     """The pieces of one frame, each checked by itself."""
     room = CHUNK
+    # Pieces without elements cost time, too: what `to_parts` puts in a frame has this many at most.
+    if len(parts.parts) > CHUNK // _AROUND + 1:
+        raise MessageError("parts: more pieces in one frame than it has room for")
     for part in parts.parts:
+        # Looked at before it is multiplied: the product of a million sides is a number with millions of digits.
+        if len(part.shape) > _MOST_DIMENSIONS:
+            raise MessageError("parts: a shape is too long or too large")
         name, data, shape = _checked_name(part.name), part.data, tuple(part.shape)
         dtype = _TYPES.get(part.type)
         if dtype is None:
             raise MessageError("parts: an unknown element type")
         size = math.prod(shape)
         # Also the sides of an array without elements must fit the machine's sizes.
-        if len(shape) > _MOST_DIMENSIONS or (size or math.prod(side or 1 for side in shape)) >= _LARGEST_SIZE:
+        if (size or math.prod(side or 1 for side in shape)) >= _LARGEST_SIZE:
             raise MessageError("parts: a shape is too long or too large")
         begin, odd = divmod(part.offset, dtype.itemsize)
         if odd or len(data) % dtype.itemsize:
@@ -104,8 +110,10 @@ def _checked_name(name: str) -> str:
 class Collector:
     """Puts arrays together out of the frames of one message, into buffers of the announced size."""
 
-    def __init__(self, largest_bytes: int) -> None:
+    def __init__(self, largest_bytes: int, key: str = "") -> None:
+        """`key`: what the limit is called where it is set."""
         self._left = largest_bytes
+        self._key = f" ({key})" if key else ""
         self._arrays: dict[str, Array] = {}
         self._open: str | None = None
         self._filled = 0
@@ -139,7 +147,7 @@ class Collector:
             # An entry in a dictionary costs something too, also for an array without elements.
             self._left -= math.prod(piece.shape) * piece.words.dtype.itemsize + 64
             if self._left < 0:
-                raise MessageError("parts: the message is larger than allowed")
+                raise MessageError(f"parts: the message is larger than allowed{self._key}")
             self._arrays[name] = np.empty(piece.shape, dtype=piece.words.dtype)
             self.fraction_bits[name] = piece.fraction_bits
             self._filled = 0

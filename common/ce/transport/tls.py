@@ -5,6 +5,7 @@ Why no older TLS can be spoken stands in this package's `__init__`, which has to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,16 +17,28 @@ from ce.identity.names import COORDINATOR_SERVER_NAME
 from ce.identity.papers import Papers
 from ce.transport.parts import LARGEST_FRAME
 
-#: A silent peer is asked for a sign of life this often, and given up after the timeout.
-KEEPALIVE_S = 10
-KEEPALIVE_TIMEOUT_S = 5
+#: A silent peer is asked for a sign of life this often, and given up after the timeout: a cut link is noticed within
+#: three seconds. To give up a stream costs little: the next one goes on where it was.
+KEEPALIVE_S = 1.0
+KEEPALIVE_TIMEOUT_S = 1.8
+
+#: A connection must have shown its certificate within this, and may be without a call for so long.
+HANDSHAKE_S = 10
+IDLE_S = 60
+
+#: Bytes that may be on their way to somebody who does not read: two chunks of arrays.
+WINDOW = 2 * 2**20
 
 _BOTH_ENDS = (
     ("grpc.max_receive_message_length", LARGEST_FRAME),
     ("grpc.max_send_message_length", LARGEST_FRAME),
-    ("grpc.keepalive_time_ms", KEEPALIVE_S * 1000),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_S * 1000),
+    ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1000)),
+    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
+    # What may wait to be read, per stream: gRPC itself would let it grow with the speed of the link.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", WINDOW),
 )
 
 
@@ -57,20 +70,30 @@ def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
     )
 
 
-def make_server(credentials: Credentials, address: str, *, most_rpcs: int | None = None) -> tuple[Any, int]:
+def make_server(
+    credentials: Credentials,
+    address: str,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    *,
+    most_streams: int | None = None,
+) -> tuple[Any, int]:
     """A server that listens at `address` (host:port; port 0 takes a free one) once started, and its port.
 
-    Raises OSError when the address cannot be had.
+    `most_streams`: on one connection; a caller who asks for more waits. Raises OSError when the address cannot be had.
     """
     server = grpc.aio.server(
         options=(
             *_BOTH_ENDS,
             ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_S * 500),
+            ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE_S * 500)),
             # Two coordinators on one port would each get some of the sites.
             ("grpc.so_reuseport", 0),
+            # Connections that nobody uses are ended: those that never show a certificate, those without a call.
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
+            ("grpc.max_connection_idle_ms", IDLE_S * 1000),
+            *((("grpc.max_concurrent_streams", most_streams),) if most_streams else ()),
         ),
-        maximum_concurrent_rpcs=most_rpcs,
+        interceptors=tuple(interceptors),
     )
     secure = grpc.ssl_server_credentials(
         [(credentials.key, credentials.certificate)], credentials.authority, require_client_auth=True

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 from ce.errors import MessageError
-from ce.protocol.messages import Answer, Step, Task, array_hash, task_digest
+from ce.protocol.messages import Answer, Following, Step, Task, task_digest
 from ce.transport.parts import Collector, to_parts
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
+#: Bytes of an answer's digest of state, and of the head of its sender's ledger.
+STATE_SIZE, HEAD_SIZE = 16, 32
 #: Version of the protocol; both ends say theirs when a stream begins.
 PROTOCOL = 1
+#: The key of client.toml that says how large a message to a site may be.
+LARGEST_MESSAGE = "largest_message"
+#: Jobs that a Hello may list.
+MOST_HELD = 10_000
 
 _STEPS: dict[Step, pb.Step] = {
     "open": pb.STEP_OPEN,
@@ -21,6 +28,11 @@ _STEPS: dict[Step, pb.Step] = {
     "columns": pb.STEP_COLUMNS,
     "view": pb.STEP_VIEW,
     "finish": pb.STEP_FINISH,
+    "keys": pb.STEP_KEYS,
+    "decide": pb.STEP_DECIDE,
+    "shares": pb.STEP_SHARES,
+    "votes": pb.STEP_VOTES,
+    "counts": pb.STEP_COUNTS,
 }
 _STEP_NAMES: dict[int, Step] = {int(number): step for step, number in _STEPS.items()}
 
@@ -36,6 +48,8 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         iteration=task.iteration,
         starts=task.starts,
         retry=task.retry,
+        keep=task.keep,
+        resume=task.resume,
         digest=digest,
     )
     for at, parts in enumerate(to_parts(task.arrays)):
@@ -55,7 +69,12 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
         step=_STEPS[answer.step],
         starts=answer.starts,
         task_digest=digest,
+        state=answer.state,
+        ledger_head=answer.ledger,
     )
+    if answer.following is not None:
+        header.following.step = _STEPS[answer.following.step]
+        header.following.stage = answer.following.stage
     for at, parts in enumerate(to_parts(answer.arrays, answer.fraction_bits)):
         if at == 0:
             header.parts.CopyFrom(parts)
@@ -69,12 +88,27 @@ def task_header(message: pb.Task) -> Task:
     starts, retry = _starts(message.starts, "starts"), _starts(message.retry, "retry")
     if not set(retry) <= set(starts):
         raise MessageError("retry: names a start that does not take part")
-    return Task(message.round, _step(message.step), message.stage, message.iteration, starts, retry)
+    if message.keep and message.resume:
+        raise MessageError("resume: of a state that is yet to be kept")
+    where = (message.round, _step(message.step), message.stage, message.iteration)
+    return Task(*where, starts, retry, keep=message.keep, resume=message.resume)
 
 
 def answer_header(message: pb.Answer) -> Answer:
     """An answer without its arrays."""
-    return Answer(message.round, _step(message.step), _starts(message.starts, "starts"))
+    following = None
+    if message.HasField("following"):
+        following = Following(_step(message.following.step), message.following.stage)
+    if len(message.state) not in (0, STATE_SIZE) or len(message.ledger_head) not in (0, HEAD_SIZE):
+        raise MessageError("answer: state is 16 bytes, ledger_head 32, or they are empty")
+    return Answer(
+        message.round,
+        _step(message.step),
+        _starts(message.starts, "starts"),
+        following=following,
+        state=message.state,
+        ledger=message.ledger_head,
+    )
 
 
 class TaskReader:
@@ -85,7 +119,7 @@ class TaskReader:
         self._header = task_header(message)
         self._epoch = message.epoch
         self._job_digest = job_digest
-        self._collector = Collector(largest_bytes)
+        self._collector = Collector(largest_bytes, LARGEST_MESSAGE)
 
     @property
     def round(self) -> int:
@@ -95,10 +129,8 @@ class TaskReader:
         """The task, once it is complete and is what its digest says."""
         if not self._collector.feed(parts):
             return None
-        h = self._header
-        task = Task(h.round, h.step, h.stage, h.iteration, h.starts, h.retry, self._collector.arrays)
-        hashes = {name: array_hash(array) for name, array in task.arrays.items()}
-        if task_digest(self._job_digest, self._epoch, task, hashes) != self.digest:
+        task = replace(self._header, arrays=self._collector.arrays)
+        if task_digest(self._job_digest, self._epoch, task, task.hashes) != self.digest:
             raise MessageError("digest: is not that of the task")
         return task
 
@@ -113,8 +145,12 @@ class AnswerReader:
     def feed(self, parts: arrays_pb2.Parts) -> Answer | None:
         if not self._collector.feed(parts):
             return None
-        h = self._header
-        return Answer(h.round, h.step, h.starts, self._collector.arrays, self._collector.fraction_bits)
+        return replace(self._header, arrays=self._collector.arrays, fraction_bits=self._collector.fraction_bits)
+
+
+def one_line(sentence: str, most: int = 1000) -> str:
+    """What another party says, as it may be shown to a person, logged or kept."""
+    return "".join(c if c.isprintable() else " " for c in sentence[:most])
 
 
 def _starts(numbers: Iterable[int], field: str) -> tuple[int, ...]:

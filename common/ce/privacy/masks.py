@@ -1,0 +1,107 @@
+"""Masks: words that look random to everybody else, and that cancel in a total or are taken off again.
+
+Between each two contributors of a total a keystream (AES-256-CTR) that both can make and nobody else: the first by name
+adds it, the other subtracts it, modulo 2^64, so that the sum over all contributors is exact. `blind` adds one more
+stream, of a key that all contributors of the total share: the sum itself is random to whoever adds.
+
+The key of a stream is HKDF-SHA256(pair or set key, context); the context binds all that the contributors must agree on
+(`ce.protocol.covering`), the round among it, so no two arrays ever have the same stream. As a second lock a `Masks`
+object, which lives and dies with the ephemeral keys, goes only forward: a round once left, or an array once masked in
+a round, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from ce.errors import MessageError
+from ce.privacy.derivation import derive, expand, extract
+
+Words = NDArray[np.int64]
+
+#: Bytes of keystream made at a time: two such blocks fit in a core's own cache.
+BLOCK = 2**18
+_AES_BLOCK = 16
+_ZEROS = memoryview(bytes(BLOCK))
+_NONCE = bytes(_AES_BLOCK)  # every key is used for one stream only
+
+
+class Keystream:
+    """One stream of words: AES-256-CTR over zeros, little-endian, from the beginning."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(_NONCE)).encryptor()
+
+    def into(self, room: bytearray, size: int) -> None:
+        """The next `size` bytes, at most BLOCK; `room` has BLOCK + 16."""
+        self._encryptor.update_into(_ZEROS[:size], room)
+
+
+def set_stream_key(set_key: bytes, context: bytes) -> bytes:
+    """The key of the stream that all contributors of a total share, for one array of one round."""
+    return derive(set_key, b"ce set mask 1", context)
+
+
+class Masks:
+    """One site's masks in one attempt at a job: made from its pair keys, and used once."""
+
+    def __init__(self, site: str, pair_keys: Mapping[str, bytes]) -> None:
+        self._site = site
+        # Half of every key derivation is the same for all streams of a pair.
+        self._extracted = {peer: extract(key) for peer, key in pair_keys.items()}
+        self._round = 0
+        self._masked: set[str] = set()
+
+    def hide(
+        self,
+        round_: int,
+        name: str,
+        words: Words,
+        contexts: Mapping[str, bytes],
+        set_stream: bytes | None = None,
+    ) -> Words:
+        """The site's words with its masks: a new array. `contexts` has, for each other contributor, 32 bytes that both
+        have in common; `set_stream` is the key of the stream that this site adds for all of them, if it does."""
+        self._use_once(round_, name)
+        plus: list[Keystream] = []
+        minus: list[Keystream] = []
+        for peer, context in contexts.items():
+            stream = Keystream(expand(self._extracted[peer], b"ce mask 1", context))
+            (plus if self._site < peer else minus).append(stream)
+        if set_stream is not None:
+            plus.append(Keystream(set_stream))
+        return _with_streams(words, plus, minus)
+
+    def _use_once(self, round_: int, name: str) -> None:
+        if round_ > self._round:
+            self._round = round_
+            self._masked.clear()
+        if round_ < self._round or name in self._masked:
+            raise MessageError("round: its masks were used before, and no mask is used twice")
+        self._masked.add(name)
+
+
+def uncover(total: Words, set_key: bytes, context: bytes) -> Words:
+    """A total without the mask that its contributors share."""
+    return _with_streams(total, [], [Keystream(set_stream_key(set_key, context))])
+
+
+def _with_streams(words: Words, plus: Sequence[Keystream], minus: Sequence[Keystream]) -> Words:
+    """words + plus - minus, modulo 2^64, block by block with all streams of a block while it is in the cache."""
+    source = np.ascontiguousarray(words, dtype="<i8").reshape(-1)
+    result = np.empty_like(source)
+    room = bytearray(min(BLOCK, source.nbytes) + _AES_BLOCK)
+    keystream: Words = np.frombuffer(room, dtype="<i8", count=len(room) // 8)
+    steps = [*((stream, np.add) for stream in plus), *((stream, np.subtract) for stream in minus)]
+    if not steps:
+        result[:] = source
+    for begin in range(0, len(source), BLOCK // 8):
+        part, into = source[begin : begin + BLOCK // 8], result[begin : begin + BLOCK // 8]
+        for stream, combine in steps:
+            stream.into(room, part.nbytes)
+            part = combine(part, keystream[: len(part)], out=into)
+    return result.reshape(words.shape)
