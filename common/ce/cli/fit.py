@@ -34,7 +34,7 @@ def fit(labels: Path, out: Path | None, **given: Any) -> None:
     written = [] if out is None else [out]
     check_outputs(written, [labels, options.truth])
     with progress_bar() as on_progress:
-        result = simulate(job, tables, on_progress=on_progress)
+        result = simulate(job, tables, privacy="plain", on_progress=on_progress)
     for path in written:
         own = result.sites["here"]
         write_consensus(path, own.ids, own.labels, own.memberships, result.classes)

@@ -8,6 +8,7 @@ from typing import NoReturn
 import click
 
 from ce import __version__
+from ce.cli.auditing import audit
 from ce.cli.entry import EXIT_CODES, add_completion, enter
 from ce.cli.fit import fit
 from ce.cli.measure import metrics
@@ -40,6 +41,7 @@ add_completion(cli, "ce")
 cli.add_command(fit)
 cli.add_command(simulate)
 cli.add_command(metrics)
+cli.add_command(audit)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -19,7 +19,10 @@ from ce.splits import split as split_table
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--split", metavar="HOW", help="Split one file: rows:4, columns:4 or blocks:6.")
-@click.option("--privacy", type=click.Choice(PRIVACY), help="How sums travel; this version simulates plain sums.")
+@click.option("--privacy", type=click.Choice(PRIVACY), help="Who may see sums; default masked.")
+@click.option(
+    "--policy", type=click.Path(path_type=Path), metavar="FILE", help="Rules (policy.toml) that each site obeys."
+)
 @click.option("--transport", type=click.Choice(["inprocess", "grpc"]), default="inprocess", show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="One consensus file per site goes here.")
 @job_options
@@ -27,6 +30,7 @@ def simulate(
     files: tuple[Path, ...],
     split: str | None,
     privacy: str | None,
+    policy: Path | None,
     transport: str,
     out: Path | None,
     **given: Any,
@@ -36,7 +40,7 @@ def simulate(
     \b
     Examples:
       ce simulate north.csv east.csv south.csv --clusters 5 --out results
-      ce simulate labels.csv --split rows:4 --clusters 5 --out results
+      ce simulate labels.csv --split rows:4 --clusters 5 --privacy blind --out results
       ce simulate labels.csv --split blocks:6 --clusters 5 --truth truth.csv --format json
     """
     options = Options(**given)
@@ -53,7 +57,7 @@ def simulate(
     written = {} if out is None else {name: out / f"{name}.csv" for name in tables}
     check_outputs(list(written.values()), [*files, options.truth])
     with progress_bar() as on_progress:
-        result = simulate_job(job, tables, privacy=privacy, transport=transport, on_progress=on_progress)
+        result = simulate_job(job, tables, privacy=privacy, policy=policy, transport=transport, on_progress=on_progress)
     for name, path in written.items():
         site = result.sites[name]
         write_consensus(path, site.ids, site.labels, site.memberships, result.classes)

@@ -1,0 +1,244 @@
+"""`ce.audit.audit`: run a job with recorders in it, play every attack, and say how far each came.
+
+Every mode is run for real, with secret starts as daemons have them. What a site computes itself, and what it reads in
+`blind`, is taken from the run with plain sums, whose words are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+
+import numpy as np
+
+from ce.audit.crafting import Crafting, flat_messages, one_hot_messages, one_hot_rounds, read_flat, read_one_hot
+from ce.audit.decoding import decode_starts
+from ce.audit.findings import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
+from ce.audit.histograms import shared_out
+from ce.audit.playing import ATTACKS, Referee, play_coordinator, play_holder, play_site
+from ce.audit.recording import Recording, record, secrets_of
+from ce.audit.rosters import RosterView, differences, histogram_differences
+from ce.audit.rows import paper_rows
+from ce.audit.rules import broken_rules
+from ce.audit.truth import Truth
+from ce.audit.unmixing import linear_rounds
+from ce.audit.views import CoordinatorView, Guesses, HolderView, Question, SiteView
+from ce.errors import ConfigError, InputError
+from ce.job import PRIVACY, Job
+from ce.labels import LabelTable
+from ce.protocol.exchange import Transport
+
+#: More objects than this are sampled: attacks on each object do not depend on how many others there are.
+MOST_OBJECTS = 1500
+#: The largest shared blocks, and of each so many columns, are looked at.
+_MOST_BLOCKS, _MOST_COLUMNS = 3, 24
+#: Exchanges that an active coordinator spends.
+_ACTIVE_ROUNDS = 40
+
+Tables = Mapping[str, LabelTable]
+Say = Callable[[str], None]
+
+
+def audit(
+    job: Job,
+    tables: Mapping[str, LabelTable],
+    *,
+    modes: Sequence[str] = PRIVACY,
+    attacks: Sequence[str] | None = None,
+    secrets: Mapping[str, bytes] | None = None,
+    max_objects: int = MOST_OBJECTS,
+    on_progress: Say | None = None,
+) -> Audit:
+    """Audit `job` over the sites' tables. `attacks`: names of `ATTACKS`, all if None.
+
+    `secrets` {site: bytes} are what starts are drawn from; without them they follow from the job's seed, so that the
+    same audit gives the same findings.
+    """
+    wanted = _wanted(attacks)
+    for mode in modes:
+        if mode not in PRIVACY:
+            raise ConfigError(f"modes are among {', '.join(PRIVACY)}")
+    whole = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
+    if len(whole) < 2:
+        raise InputError("an audit needs at least two sites: nothing leaves a single one")
+    tables = _sample(whole, max_objects, job.seed)
+    secrets = secrets_of(job, tables) if secrets is None else secrets
+    say = on_progress or (lambda text: None)
+    say("running the job with plain sums")
+    plain = record(job, tables, "plain", secrets)
+    truth = Truth(plain, tables)
+    questions = _chosen(truth.questions(), plain)
+    broken = {mode: broken_rules(plain, tables, mode) for mode in modes}
+    auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, say)
+    findings: list[Finding] = []
+    for mode in modes:
+        findings += auditor.audit(mode)
+    if "the paper's rows" in wanted:
+        findings += auditor.reference(modes[0])
+    objects = {site: table.n_objects for site, table in tables.items()}
+    return Audit(
+        job=job,
+        layout=plain.topology.layout,
+        sites=objects,
+        objects=_count(tables),
+        of_objects=_count(whole),
+        modes=tuple(modes),
+        findings=tuple(findings),
+        broken_rules=broken.get("masked", {}),
+        not_played=_not_played(plain, questions),
+    )
+
+
+class _Auditor:
+    """The attacks on one job, mode by mode."""
+
+    def __init__(
+        self,
+        job: Job,
+        tables: Tables,
+        secrets: Mapping[str, bytes],
+        plain: Recording,
+        truth: Truth,
+        questions: Sequence[Question],
+        referee: Referee,
+        wanted: Sequence[str],
+        say: Say,
+    ) -> None:
+        self._job = job
+        self._tables = tables
+        self._secrets = secrets
+        self._plain = plain
+        self._truth = truth
+        self._questions = questions
+        self._clusterings = [q for q in questions if not truth.is_classifier(q)]
+        self._referee = referee
+        self._wanted = wanted
+        self._say = say
+
+    def audit(self, mode: str) -> list[Finding]:
+        self._say(f"running the job with {mode} sums")
+        recording = self._plain if mode == "plain" else record(self._job, self._tables, mode, self._secrets)
+        self._say(f"attacks of the coordinator, {mode}")
+        view = CoordinatorView.of(recording, self._job.seed)
+        found = play_coordinator(view, self._questions, self._referee, self._wanted, self._truth)
+        found += self._public_starts(mode)
+        found += self._two_rosters(mode, view)
+        found += self._crafted(mode)
+        # What sites see in plain they see in masked.
+        if mode != "plain":
+            for site in recording.topology.sites:
+                self._say(f"attacks of site {site}, {mode}")
+                found += self._by_site(recording, site)
+        return found
+
+    def reference(self, mode: str) -> list[Finding]:
+        """What the paper's own protocol for columns would show to whoever collects its rows."""
+        guesses: Guesses = {}
+        for question in self._clusterings:
+            table = self._plain.final_tables[self._truth.name(question)]
+            guesses[question] = [paper_rows(table, self._truth.job_codes(question))]
+        return self._referee.partitions("coordinator", "the paper's rows", mode, guesses, REFERENCE)
+
+    def _by_site(self, recording: Recording, site: str) -> list[Finding]:
+        found: list[Finding] = []
+        for block in {q.block for q in self._questions}:
+            if site in recording.topology.blocks[block].members:
+                view = SiteView.of(recording, self._plain, site, self._tables[site], block)
+                found += play_site(view, self._questions, self._referee, self._wanted, self._truth)
+        baseline = shared_out(CoordinatorView.of(self._plain, self._job.seed))
+        holder = HolderView.of(self._plain, site)
+        return found + play_holder(holder, recording.mode, baseline, self._referee, self._wanted)
+
+    def _public_starts(self, mode: str) -> list[Finding]:
+        if "decode, public starts" not in self._wanted or not self._clusterings:
+            return []
+        recording = record(replace(self._job, max_iterations=1), self._tables, mode, None)
+        view = CoordinatorView.of(recording, self._job.seed, public_starts=True)
+        guesses = decode_starts(view, self._clusterings)
+        # The objects of this job are in another order: no job key, no pseudonyms.
+        referee = self._referee.for_truth(Truth(recording, self._tables))
+        return referee.partitions("coordinator", "decode, public starts", mode, guesses, SECRET_STARTS)
+
+    def _two_rosters(self, mode: str, view: CoordinatorView) -> list[Finding]:
+        if "two rosters" not in self._wanted or len(self._tables) < 3:
+            return []
+        missing = max(self._tables)
+        rest = {site: table for site, table in self._tables.items() if site != missing}
+        short = replace(self._job, sites=tuple(rest), max_iterations=1)
+        without = CoordinatorView.of(record(short, rest, mode, self._secrets), self._job.seed)
+        rosters = RosterView(view, without, missing)
+        found = self._referee.partitions(
+            "coordinator", "two rosters", mode, differences(rosters, self._clusterings), ONE_ROSTER
+        )
+        if not found:
+            counts = histogram_differences(rosters)
+            found = self._referee.histograms("coordinator", "two rosters", mode, counts, shared_out(view), ONE_ROSTER)
+        return found
+
+    def _crafted(self, mode: str) -> list[Finding]:
+        """In blind the coordinator writes no messages, in plain it need not. Two-phase models' sums depend on none."""
+        model = self._plain.model
+        if "crafted messages" not in self._wanted or mode != "masked" or not self._clusterings or model.phases != 1:
+            return []
+        block = self._clusterings[0].block
+        asked = [q for q in self._clusterings if q.block == block]
+        topology = self._plain.topology
+        shared = all(topology.columns[q.column].shared for q in asked)
+        rounds = _ACTIVE_ROUNDS if shared else _flat_rounds(asked, model.n_starts, model.k)
+        if shared:
+            rounds = min(rounds, one_hot_rounds(model.n_starts, model.k, topology.blocks[block].size))
+        craft = partial(one_hot_messages, block=block) if shared else flat_messages
+        job = replace(self._job, max_iterations=rounds, tolerance=0.0)
+
+        def wrap(inner: Transport) -> Transport:
+            return Crafting(inner, craft)
+
+        recording = record(job, self._tables, mode, self._secrets, wrap=wrap, whole=rounds + 3)
+        read = read_one_hot if shared else read_flat
+        guesses = read(CoordinatorView.of(recording, job.seed), asked)
+        return self._referee.partitions("coordinator", "crafted messages", mode, guesses, ACTIVE)
+
+
+def _not_played(plain: Recording, questions: Sequence[Question]) -> tuple[str, ...]:
+    """Totals that are linear in the labels are a hidden subset sum problem, which lattice reduction solves."""
+    view = CoordinatorView.of(plain, 0)
+    if any(linear_rounds(view, block) for block in {question.block for question in questions}):
+        return (LATTICE,)
+    return ()
+
+
+def _flat_rounds(questions: Sequence[Question], starts: int, k: int) -> int:
+    """Exchanges until the totals have more dimensions than the labels, missing ones included."""
+    dimensions = sum(question.groups for question in questions)
+    return min(_ACTIVE_ROUNDS, 2 + dimensions // max(starts * (k - 1), 1))
+
+
+def _wanted(attacks: Sequence[str] | None) -> tuple[str, ...]:
+    for name in attacks or ():
+        if name not in ATTACKS:
+            close = get_close_matches(name, ATTACKS, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(ATTACKS)}"
+            raise ConfigError(f"unknown attack {name!r}; {hint}")
+    return ATTACKS if attacks is None else tuple(attacks)
+
+
+def _sample(tables: Tables, most: int, seed: int) -> dict[str, LabelTable]:
+    """The same objects at every site that has them; all if there are no more than `most`."""
+    ids = np.unique(np.concatenate([table.ids for table in tables.values()]))
+    if len(ids) <= most:
+        return dict(tables)
+    chosen = np.random.default_rng(seed).choice(ids, most, replace=False)
+    return {site: table.select(np.isin(table.ids, chosen)) for site, table in tables.items()}
+
+
+def _chosen(questions: Sequence[Question], plain: Recording) -> list[Question]:
+    """Of the largest blocks, and evenly of their columns where these are very many."""
+    sizes = {q.block: plain.topology.blocks[q.block].size for q in questions}
+    largest = sorted(sizes, key=lambda block: (-sizes[block], block))[:_MOST_BLOCKS]
+    return [q for q in questions if q.block in largest]
+
+
+def _count(tables: Tables) -> int:
+    return len(np.unique(np.concatenate([table.ids for table in tables.values()])))

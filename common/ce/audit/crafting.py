@@ -1,0 +1,120 @@
+"""Crafted messages: a coordinator that does not follow the protocol and asks for what it wants to know.
+
+It stands between home and sites and changes the messages of shared blocks on their way down; everybody is told the
+same, so masks cancel. Two ways:
+
+    one-hot    an object alone in a cluster: its labels are the ones that appear in that cluster's column sums n_j.
+               Globals that put all private objects into the last cluster keep these out of the way.
+    flat       the same message for every object, again and again: totals stay linear in the labels, and every exchange
+               adds equations, until they can be unmixed
+
+An active attack: `masked` promises nothing against it. In `blind` the coordinator writes no messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ce.audit.unmixing import largest_sum, partitions
+from ce.audit.views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
+from ce.protocol.exchange import Transport
+from ce.protocol.messages import Answer, Array, Task
+from ce.protocol.topology import SharedColumn
+from ce.ring import decode
+
+#: alpha of the clusters that are to stay empty of private objects, and of the one that takes them all.
+_EMPTY, _FULL = 0.01, 1e4
+
+
+class Crafting:
+    """A transport that rewrites what goes down."""
+
+    def __init__(self, inner: Transport, craft: Callable[[Task], dict[str, Array]]) -> None:
+        self._inner = inner
+        self._craft = craft
+        self.bytes_sent = 0
+
+    def exchange(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, Answer]]:
+        crafted = {site: replace(task, arrays={**task.arrays, **self._craft(task)}) for site, task in tasks.items()}
+        yield from self._inner.exchange(crafted)
+        self.bytes_sent = self._inner.bytes_sent
+
+
+def flat_messages(task: Task) -> dict[str, Array]:
+    """The same for every object."""
+    return {name: np.ones_like(array) for name, array in _messages(task).items()}
+
+
+def one_hot_messages(task: Task, block: int) -> dict[str, Array]:
+    """A few objects of one block alone in a cluster each, all others in the last one."""
+    crafted: dict[str, Array] = {}
+    for name, array in _messages(task).items():
+        starts, k, n = array.shape
+        message = np.zeros_like(array)
+        message[:, -1] = 1.0
+        alone = _alone(task.iteration, starts, k, n) if name == f"block/{block}/message" else {}
+        for (start, cluster), i in alone.items():
+            message[start, :, i] = 0.0
+            message[start, cluster, i] = 1.0
+        crafted[name] = message
+    alpha = task.arrays.get("global/alpha")
+    if alpha is not None:
+        pushed = np.full_like(alpha, _EMPTY)
+        pushed[:, -1] = _FULL
+        crafted["global/alpha"] = pushed
+    return crafted
+
+
+def read_one_hot(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
+    """The label of each isolated object, for shared columns: the one that appears in its cluster."""
+    guesses: Guesses = {}
+    for question in questions:
+        column = view.topology.columns[question.column]
+        if column.shared:
+            guesses[question] = [_read(view, question.block, column)]
+    return guesses
+
+
+def read_flat(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
+    """Unmix the totals of all exchanges."""
+    guesses: Guesses = {}
+    for block in {question.block for question in questions}:
+        totals = [decode(r.total, view.scale(r.stage, "objects")) for r in view.rounds(block)]
+        found = partitions(totals, largest_sum(view))
+        guesses |= {question: found for question in questions if question.block == block}
+    return guesses
+
+
+def one_hot_rounds(starts: int, k: int, objects: int) -> int:
+    """Iterations that it takes to have had every object alone once."""
+    return -(-objects // max(starts * (k - 1), 1))
+
+
+def _read(view: CoordinatorView, block: int, column: SharedColumn) -> Guess:
+    guess = np.full(view.topology.blocks[block].size, NOT_ASKED, dtype=np.intp)
+    group = next(g for g in view.groups.values() if column.index in g.slices)
+    for exchange in view.exchanges:
+        total = exchange.total(f"columns/{group.index}/sums")
+        if total is None or exchange.step != "sums":
+            continue
+        sums = decode(total, view.scale(exchange.task.stage, "columns"))[..., group.slices[column.index]]
+        for (start, cluster), i in _alone(exchange.task.iteration, sums.shape[0], sums.shape[1], len(guess)).items():
+            found = sums[start, cluster]
+            guess[i] = int(found.argmax()) if found.max() > 0.5 else -1
+    return guess
+
+
+def _messages(task: Task) -> dict[str, Array]:
+    if task.step != "sums":
+        return {}
+    return {name: array for name, array in task.arrays.items() if name.endswith("/message")}
+
+
+def _alone(iteration: int, starts: int, k: int, n: int) -> dict[tuple[int, int], int]:
+    """(start, cluster) -> the object that is alone in it in this iteration; others follow in later ones."""
+    begin = (iteration - 1) * starts * (k - 1)
+    places = [(start, cluster) for start in range(starts) for cluster in range(k - 1)]
+    return {place: begin + at for at, place in enumerate(places) if begin + at < n}

@@ -1,0 +1,141 @@
+"""What an audit finds: one line per adversary, attack and mode, and a verdict that says what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from ce.job import Job
+
+#: An attack succeeds when it is better than the published consensus by more than this.
+MARGIN = 0.05
+#: A guess that is no better than the consensus on average comes closer to one column of many by luck: by 0.10 in
+#: docs/audit.md, of 8 and 12 columns. A gain beyond this, or a partition that is right to the last object, is no luck.
+LUCK = 0.25
+CERTAIN = 0.99
+
+Measure = Literal["ari", "histograms", "rows"]
+Adversary = Literal["coordinator", "site"]
+
+NOTHING = "no more than the result"
+LEAKS = "LEAKS"
+BY_LUCK = "one column by luck, not on average"
+ALLOWED = "as the mode says"
+INHERENT = "inherent in totals"
+ACTIVE = "active, out of masked's promise"
+REFERENCE = "reference: ce never sends this"
+SECRET_STARTS = "ruled out: starts are secret"
+LATTICE = "lattice reduction of totals that are linear in the labels (docs/audit.md)"
+ONE_ROSTER = "ruled out: one roster per label file"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How far one adversary came with one attack, against the target on which it gained most."""
+
+    view: str  # "coordinator", or "site NAME"
+    attack: str
+    mode: str
+    target: str  # a column, or what else was to be found
+    measure: Measure  # adjusted Rand index; share of exact histograms; share of whole label rows
+    recovered: float
+    baseline: float  # the same measure of what the published result implies
+    mean_gain: float  # recovered - baseline, over all targets of this adversary and attack
+    verdict: str
+
+    @property
+    def adversary(self) -> Adversary:
+        return "coordinator" if self.view == "coordinator" else "site"
+
+    @property
+    def gain(self) -> float:
+        return self.recovered - self.baseline
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the adversary knows more than the result tells it, and not by luck."""
+        return self.verdict not in (NOTHING, BY_LUCK)
+
+    @property
+    def leaks(self) -> bool:
+        """Whether it breaks what the mode promises, in a layout that the default rules allow."""
+        return self.verdict == LEAKS
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All findings about one job."""
+
+    job: Job
+    layout: str
+    sites: Mapping[str, int]  # name -> objects
+    objects: int  # that were looked at
+    of_objects: int  # that there are
+    modes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    broken_rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # default rules that the layout breaks
+    not_played: tuple[str, ...] = ()  # attacks that are known to work on such a job, but are not part of the audit
+
+    @property
+    def leaks(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.leaks)
+
+    def worst(self) -> tuple[Finding, ...]:
+        """One line per kind of adversary, attack and mode: of several sites the one that gained most."""
+        best: dict[tuple[str, str, str], Finding] = {}
+        for finding in self.findings:
+            key = finding.adversary, finding.attack, finding.mode
+            if key not in best or (finding.leaks, finding.gain) > (best[key].leaks, best[key].gain):
+                best[key] = finding
+        return tuple(best.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers and names only, ready for JSON."""
+        return {
+            "model": self.job.model,
+            "clusters": self.job.clusters,
+            "restarts": self.job.restarts,
+            "layout": self.layout,
+            "sites": dict(self.sites),
+            "objects": self.objects,
+            "of_objects": self.of_objects,
+            "modes": list(self.modes),
+            "margin": MARGIN,
+            "broken_rules": {scope: list(rules) for scope, rules in self.broken_rules.items()},
+            "leaks": len(self.leaks),
+            "not_played": list(self.not_played),
+            "findings": [
+                {**asdict(finding), "gain": finding.gain, "succeeded": finding.succeeded} for finding in self.findings
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Score:
+    """How far an attack came on one target."""
+
+    recovered: float
+    baseline: float
+
+    @property
+    def gain(self) -> float:
+        return self.recovered - self.baseline
+
+
+def verdict(score: Score, expected: float, view: str, mode: str, otherwise: str | None, broken: tuple[str, ...]) -> str:
+    """What it means that an attack came so far.
+
+    `expected` is the gain that a guess has on average; `otherwise` what success of this attack means by its nature.
+    """
+    if score.gain <= MARGIN:
+        return NOTHING
+    if score.recovered < CERTAIN and score.gain <= LUCK and expected <= MARGIN:
+        return BY_LUCK
+    if otherwise is not None:
+        return otherwise
+    if view == "coordinator" and mode == "plain":
+        return ALLOWED
+    if broken:
+        return f"ruled out: {broken[0]}"
+    return LEAKS

@@ -1,0 +1,191 @@
+"""Run a job on one machine and keep what travelled: every task and every answer, as they cross between sites and home.
+
+A `Recording` belongs to the audit alone: it knows who holds which row, so that guesses can be scored. Adversaries are
+shown parts of it, see `ce.audit.views`. Large jobs are thinned out: early rounds, where most is to be learnt, and the
+last ones are kept, of those between some.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.job import Job
+from ce.labels import LabelTable
+from ce.models.jobs import model_of
+from ce.protocol.enrolling import enrolment, with_tokens
+from ce.protocol.exchange import Transport
+from ce.protocol.messages import Answer, Step, Task
+from ce.protocol.run import TransportTo, run
+from ce.protocol.starts import SecretStarts, SeededStarts, Starts, job_key
+from ce.protocol.topology import Rows, SharedColumn, Topology, align
+from ce.ring import Reals, Words
+from ce.steps.model import Model
+from ce.transport.inprocess import InProcess
+
+#: The first exchanges are kept; of the later ones two in so many.
+_WHOLE = 12
+_EVERY = 8
+
+Handlers = Mapping[str, Callable[[Task], Answer]]
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One round, as whoever stands in the middle saw it."""
+
+    tasks: Mapping[str, Task] = field(repr=False)
+    answers: Mapping[str, Answer] = field(repr=False)
+
+    @property
+    def task(self) -> Task:
+        """One of the tasks: step, stage, iteration and starts are the same in all."""
+        return next(iter(self.tasks.values()))
+
+    @property
+    def step(self) -> Step:
+        return self.task.step
+
+    def parts(self, name: str) -> dict[str, Words]:
+        """The words of one array, by site."""
+        found = {site: answer.arrays.get(name) for site, answer in self.answers.items()}
+        return {site: words.astype(np.int64, copy=False) for site, words in found.items() if words is not None}
+
+    def total(self, name: str) -> Words | None:
+        """What the words of all sites add up to, modulo 2^64; None if nobody sent the array."""
+        total: Words | None = None
+        for words in self.parts(name).values():
+            total = words.copy() if total is None else total + words
+        return total
+
+    def told(self, name: str) -> Reals | None:
+        """A real array that went down, the same to everybody whom it concerns; None in `blind`, or if it did not."""
+        for task in self.tasks.values():
+            array = task.arrays.get(name)
+            if array is not None and array.dtype == np.float64:
+                return array.astype(np.float64, copy=False)
+        return None
+
+
+class Recorder:
+    """A transport that keeps what it carries."""
+
+    def __init__(self, inner: Transport, whole: int) -> None:
+        self._inner = inner
+        self._whole = whole
+        self._kept: list[Exchange] = []
+        self._count = 0
+        self.bytes_sent = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        return tuple(self._kept)
+
+    def exchange(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, Answer]]:
+        answers: dict[str, Answer] = {}
+        for site, answer in self._inner.exchange(tasks):
+            answers[site] = answer
+            yield site, answer
+        self.bytes_sent = self._inner.bytes_sent
+        new = Exchange(dict(tasks), answers)
+        if self._kept and self._may_go(self._kept[-1], new):
+            self._kept.pop()
+        self._kept.append(new)
+        self._count += 1
+
+    def _may_go(self, last: Exchange, new: Exchange) -> bool:
+        """Pairs of exchanges stay, since a task answers what went up before, and the last one of every start."""
+        routine = last.step == new.step and last.step in ("sums", "objects") and last.task.starts == new.task.starts
+        return routine and self._count > self._whole and (self._count - 1) % _EVERY >= 2
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A finished job with all that travelled, and with what only the audit may know."""
+
+    mode: str
+    model: Model
+    topology: Topology
+    exchanges: tuple[Exchange, ...] = field(repr=False)
+    pseudonyms: Mapping[int, NDArray[Any]] = field(repr=False)  # of each block, in the order that its members share
+    starts: Mapping[str, Starts] = field(repr=False)
+    rows: Mapping[str, Mapping[int, Rows]] = field(repr=False)  # of each site's table, by block
+    memberships: Mapping[str, Reals] = field(repr=False)  # (objects of the site's table, k)
+    final_tables: Mapping[str, Reals] = field(repr=False)  # (k, categories) by column name
+    job_key: bytes | None = field(repr=False)
+
+    def published(self, block: int) -> Reals:
+        """(n, k) the consensus of a block's objects: what the job tells its members anyway."""
+        site = self.topology.blocks[block].members[0]
+        return self.memberships[site][self.rows[site][block]]
+
+    def coded(self, site: str, column: SharedColumn, table: LabelTable) -> NDArray[np.int32]:
+        """A site's labels of a clustering, counted in the job's categories, which may be tokens."""
+        own = (table if self.job_key is None else with_tokens(table, self.job_key)).column(column.name)
+        return own.recode(column.categories).likeliest
+
+
+def secrets_of(job: Job, sites: Mapping[str, Any]) -> dict[str, bytes]:
+    """A secret per site, made from the seed, so that an audit can be repeated. Daemons draw theirs at random."""
+    return {site: hashlib.sha256(f"ce audit {job.seed} {site}".encode()).digest() for site in sites}
+
+
+def record(
+    job: Job,
+    tables: Mapping[str, LabelTable],
+    mode: str,
+    secrets: Mapping[str, bytes] | None,
+    *,
+    wrap: Callable[[Transport], Transport] | None = None,
+    whole: int = _WHOLE,
+) -> Recording:
+    """Run `job` in this mode. Without `secrets` the starts are public, from the seed, as no job of daemons has them.
+
+    `wrap` stands between recorder and sites: an active adversary, who changes tasks on their way. The first `whole`
+    exchanges are kept, and some of the later ones.
+    """
+    model, classes = model_of(job, list(tables.values()))
+    key: bytes | None = None
+    starts: dict[str, Starts]
+    if secrets is None:
+        starts = dict.fromkeys(tables, SeededStarts.of(job.seed, tables.values()))
+    else:
+        key = job_key(secrets[min(tables)], job.name)
+        starts = {site: SecretStarts.of(secrets[site], key, job.name) for site in tables}
+    enrolments = {site: enrolment(table, model.uses_votes, key) for site, table in tables.items()}
+    topology, rows = align(enrolments)
+    recorders: list[Recorder] = []
+
+    def transport_to(handlers: Handlers) -> Recorder:
+        inner: Transport = InProcess(handlers)
+        recorders.append(Recorder(inner if wrap is None else wrap(inner), whole))
+        return recorders[0]
+
+    factory: TransportTo = transport_to
+    result = run(model, tables, starts, classes=classes, job_key=key, privacy=mode, transport_to=factory)
+    return Recording(
+        mode=mode,
+        model=model,
+        topology=topology,
+        exchanges=recorders[0].exchanges,
+        pseudonyms={b.index: enrolments[b.members[0]].objects[rows[b.members[0]][b.index]] for b in topology.blocks},
+        starts=starts,
+        rows=rows,
+        memberships={site: result.sites[site].memberships() for site in tables},
+        final_tables=result.tables(),
+        job_key=key,
+    )

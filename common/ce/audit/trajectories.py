@@ -1,0 +1,51 @@
+"""Trajectory clustering: all that was ever seen of an object, cut into as many groups as a column has labels.
+
+The best that can be done without solving anything. Objects with similar labels move alike, whoever gave the labels, so
+this finds the consensus again. An adversary cannot tell which of several guesses is best, so each attack here commits
+to one: k-means of the whole trajectory. (The best of many, picked with the labels in hand, beats a baseline by luck.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ce.audit.grouping import Groups, features, k_means, principal
+from ce.audit.inverting import inferred_totals, messages
+from ce.audit.views import CoordinatorView, Guesses, Question, SiteView
+from ce.ring import Reals, decode
+
+
+def trajectories(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
+    """Cluster totals over all exchanges and starts."""
+    guesses: Guesses = {}
+    for block in {question.block for question in questions}:
+        totals = [decode(r.total, view.scale(r.stage, "objects")) for r in view.rounds(block)]
+        guesses |= _clustered(totals, [q for q in questions if q.block == block])
+    return guesses
+
+
+def parts(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
+    """Cluster the holder's own words over all exchanges."""
+    guesses: Guesses = {}
+    for block, holder in {(question.block, question.holder) for question in questions}:
+        own = [decode(r.parts[holder], view.scale(r.stage, "objects")) for r in view.rounds(block)]
+        guesses |= _clustered(own, [q for q in questions if (q.block, q.holder) == (block, holder)])
+    return guesses
+
+
+def site_trajectories(view: SiteView, questions: Sequence[Question]) -> Guesses:
+    """Cluster messages over all exchanges."""
+    return _clustered(messages(view), questions)
+
+
+def residuals(view: SiteView, questions: Sequence[Question]) -> Guesses:
+    """Cluster totals less the site's own part, over all exchanges: what all the others added."""
+    return _clustered([seen.residual for seen in inferred_totals(view)], questions)
+
+
+def _clustered(arrays: Sequence[Reals], questions: Sequence[Question]) -> Guesses:
+    if not arrays:
+        return {}
+    rows = principal(features(arrays, arrays[0].shape[-1]))
+    by_groups: dict[int, Groups] = {g: k_means(rows, g) for g in {question.groups for question in questions}}
+    return {question: [by_groups[question.groups]] for question in questions}

@@ -1,0 +1,223 @@
+"""What an adversary sees, and nothing else: an attack gets a view and a question, never a label of others.
+
+The coordinator sees every word that crosses it; what the words mean depends on the mode. A curious site sees the tasks
+that it is sent, its own labels and its own sums, and in `blind` the totals of the blocks and columns of which it is a
+member. Both are told what they would have to guess otherwise (how many labels a column has): a harder test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.audit.recording import Exchange, Recording
+from ce.labels import LabelTable
+from ce.protocol.messages import Task
+from ce.protocol.starts import Starts
+from ce.protocol.topology import Block, ColumnGroup, SharedColumn, Topology, column_groups
+from ce.ring import Reals, Scale, Words
+from ce.steps.model import Model, stage_of
+
+Guess = NDArray[np.intp]  # one group per object of the block
+#: Values of a guess that are no groups: the attack failed on this object, or was not tried on it.
+NO_IDEA, NOT_ASKED = -2, -3
+
+
+@dataclass(frozen=True)
+class Question:
+    """A column's labels in a shared block, as far as one site holds them: what an adversary would like to know."""
+
+    block: int
+    column: int
+    holder: str
+    groups: int  # how many labels there are
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.block, self.column
+
+
+Guesses = dict[Question, list[Guess]]
+
+
+@dataclass(frozen=True)
+class BlockRound:
+    """The object sums of one block in one exchange."""
+
+    stage: int
+    iteration: int
+    starts: tuple[int, ...]
+    message: Reals | None = field(repr=False)  # (starts, k, n) that went into the sums; None: not known
+    total: Words = field(repr=False)  # (starts, k, n)
+    parts: Mapping[str, Words] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ColumnRound:
+    """The column sums of one group of shared columns in one exchange."""
+
+    stage: int
+    iteration: int
+    tables: Reals | None = field(repr=False)  # (starts, k, categories) that went into the sums; None: not known
+    total: Words = field(repr=False)
+    parts: Mapping[str, Words] = field(repr=False)
+
+
+# Views are compared by identity: what is worked out of one is kept with it.
+
+
+@dataclass(frozen=True, eq=False)
+class CoordinatorView:
+    """All that passes through the coordinator, and what it knows of the job: names, sizes, options, the seed."""
+
+    mode: str
+    topology: Topology
+    model: Model
+    seed: int
+    exchanges: Sequence[Exchange] = field(repr=False)
+    pseudonyms: Mapping[int, NDArray[Any]] = field(repr=False)
+    public_starts: Starts | None = field(default=None, repr=False)  # None: starts are secret, as in every real job
+
+    @classmethod
+    def of(cls, recording: Recording, seed: int, *, public_starts: bool = False) -> CoordinatorView:
+        starts = next(iter(recording.starts.values())) if public_starts else None
+        return cls(
+            recording.mode,
+            recording.topology,
+            recording.model,
+            seed,
+            recording.exchanges,
+            recording.pseudonyms,
+            starts,
+        )
+
+    @property
+    def shared_blocks(self) -> list[Block]:
+        return [block for block in self.topology.blocks if block.shared]
+
+    @property
+    def groups(self) -> dict[int, ColumnGroup]:
+        return column_groups(self.topology.columns)
+
+    def rounds(self, block: int) -> Sequence[BlockRound]:
+        """All exchanges of object sums, in order."""
+        return _rounds(self, block)
+
+    def column_rounds(self, group: int) -> list[ColumnRound]:
+        """All exchanges of column sums, in order."""
+        found = []
+        for exchange in self.exchanges:
+            name, task = f"columns/{group}/sums", exchange.task
+            total = exchange.total(name)
+            if total is not None:
+                tables = exchange.told(f"columns/{group}/tables")
+                found.append(ColumnRound(task.stage, task.iteration, tables, total, exchange.parts(name)))
+        return found
+
+    def opening(self, name: str) -> tuple[Words | None, dict[str, Words]]:
+        """An array that is sent once, before the first iteration: its total, and each site's part."""
+        for exchange in self.exchanges:
+            total = exchange.total(name)
+            if total is not None:
+                return total, exchange.parts(name)
+        return None, {}
+
+    def scale(self, stage: int, what: str) -> Scale:
+        return scale_of(self.model, self.topology, stage, what)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteView:
+    """What one site knows: its own labels, tables and sums, and what it is sent."""
+
+    mode: str
+    name: str
+    topology: Topology  # names and sizes: a site is told less of what it does not hold
+    model: Model
+    tasks: Sequence[Task] = field(repr=False)
+    own: Sequence[BlockRound] = field(repr=False)  # of `block`: parts has this site's own sums only, total is its part
+    totals: Sequence[BlockRound] | None = field(repr=False)  # of `block`, in blind; else a site must infer them
+    block: int
+    labels: Mapping[int, Guess] = field(repr=False)  # its own columns in the block, by column
+    memberships: Reals = field(repr=False)  # (k, n) of the block: its result
+
+    @classmethod
+    def of(cls, recording: Recording, plain: Recording, site: str, table: LabelTable, block: int) -> SiteView:
+        """`plain` is the same job with plain sums: a site's own sums before they are masked, and blind's totals."""
+        seen = CoordinatorView.of(plain, 0).rounds(block)
+        rows = recording.rows[site][block]
+        names = {column.name: column.index for column in recording.topology.columns}
+        totals = [BlockRound(r.stage, r.iteration, r.starts, r.message, r.total, {}) for r in seen]
+        own = [BlockRound(r.stage, r.iteration, r.starts, None, r.parts[site], {site: r.parts[site]}) for r in seen]
+        blind = recording.mode == "blind"
+        # In blind a site works out for itself, from the totals, what the home would send it: the same bits as in plain.
+        source = plain if blind else recording
+        tasks = [exchange.tasks[site] for exchange in source.exchanges]
+        return cls(
+            mode=recording.mode,
+            name=site,
+            topology=recording.topology,
+            model=recording.model,
+            tasks=tasks,
+            own=own,
+            totals=totals if blind else None,
+            block=block,
+            labels={names[c.name]: c.likeliest[rows].astype(np.intp) for c in table.columns if c.name in names},
+            memberships=np.ascontiguousarray(recording.memberships[site][rows].T),
+        )
+
+    def scale(self, stage: int, what: str) -> Scale:
+        return scale_of(self.model, self.topology, stage, what)
+
+
+@dataclass(frozen=True)
+class HolderView:
+    """What one holder of shared columns can know of their sums: the totals, and its own part.
+
+    In `masked` it is told tables, from which totals follow only in part; it is given them here: a harder test.
+    """
+
+    name: str
+    topology: Topology
+    model: Model
+    rounds: Mapping[int, ColumnRound] = field(repr=False)  # the first one, by group
+
+    @classmethod
+    def of(cls, plain: Recording, site: str) -> HolderView:
+        view = CoordinatorView.of(plain, 0)
+        first = {}
+        for group in view.groups.values():
+            if site in group.holders and (rounds := view.column_rounds(group.index)):
+                seen = rounds[0]
+                own = {site: seen.parts[site]}
+                first[group.index] = ColumnRound(seen.stage, seen.iteration, seen.tables, seen.total, own)
+        return cls(site, plain.topology, plain.model, first)
+
+
+@lru_cache(maxsize=4)
+def _rounds(view: CoordinatorView, block: int) -> Sequence[BlockRound]:
+    found = []
+    for exchange in view.exchanges:
+        if exchange.step not in ("sums", "objects"):
+            continue
+        name, task = f"block/{block}/sums", exchange.task
+        total = exchange.total(name)
+        if total is not None:
+            message = exchange.told(f"block/{block}/message")
+            found.append(BlockRound(task.stage, task.iteration, task.starts, message, total, exchange.parts(name)))
+    return found
+
+
+def scale_of(model: Model, topology: Topology, stage: int, what: str) -> Scale:
+    """The fixed point of an array: everybody can work it out."""
+    return stage_of(model, stage).scales(topology.sizes)[what]
+
+
+def holders_in(topology: Topology, block: int, column: SharedColumn) -> list[str]:
+    """The members of a block that may hold cells of a column."""
+    return [site for site in column.holders if site in topology.blocks[block].members]
