@@ -8,6 +8,7 @@ from typing import Literal
 
 from ce.errors import ConfigError
 from ce.settings import check_address, read_settings, setting
+from ce_coordinator.core.keeping import Keeping
 from ce_coordinator.core.limits import Limits
 
 ENV_PREFIX = "CE_COORDINATOR_"
@@ -62,7 +63,13 @@ class CoordinatorSettings:
     store: Path = setting(Path("coordinator.sqlite"), "Jobs and sites are kept here.")
     min_cluster: int = setting(5, "Clusters with fewer objects than this are withheld from the operator's results.")
     threads: int = setting(2, "Threads for large sums.")
+    metrics: str = setting(
+        "",
+        "Where to serve metrics and health over HTTP, to this machine or a network of your own: host:port, like "
+        "127.0.0.1:9464. Port 0 takes a free one. Empty: nowhere.",
+    )
     operator: Operator = field(default_factory=Operator)
+    checkpoints: Keeping = field(default_factory=Keeping)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
 
@@ -72,6 +79,8 @@ class CoordinatorSettings:
             raise ConfigError("min_cluster is a whole number of at least 1")
         if not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"threads is a whole number from 1 to {MOST_THREADS:,}")
+        if self.metrics:
+            check_address("metrics", self.metrics, least_port=0)
 
     @classmethod
     def read(cls, path: Path) -> CoordinatorSettings:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -16,16 +18,20 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from ce import __version__
+from ce.checkpoints import CheckpointFiles, local_key
 from ce.errors import ConfigError, Unreachable
 from ce.identity.certificates import fingerprint, identity_of, read_certificate
 from ce.identity.denied import DenyList
 from ce.identity.papers import Papers
 from ce.logs import fields
+from ce.transport.counting import CountingInterceptor
+from ce.transport.scraping import ScrapeServer
 from ce.transport.tls import Credentials, make_server
 from ce_coordinator.access import Access
 from ce_coordinator.conductor import Conductor
 from ce_coordinator.config import PASSPHRASE_VARIABLE, CoordinatorSettings
 from ce_coordinator.core.machine import Machine
+from ce_coordinator.doors import Doors
 from ce_coordinator.operators import OperatorService
 from ce_coordinator.sites import SiteService
 from ce_coordinator.store.sqlite import SqliteStore
@@ -50,6 +56,18 @@ def open_credentials(settings: CoordinatorSettings, now: datetime | None = None)
     return papers.identity.name, Credentials.of(papers)
 
 
+def open_checkpoints(settings: CoordinatorSettings) -> CheckpointFiles:
+    """Where the states of jobs are kept, under a key of this machine. Raises ConfigError."""
+    keeping = settings.checkpoints
+    try:
+        key = local_key(keeping.directory / "key")
+        return CheckpointFiles(keeping.directory, key, keeping.largest, keeping.least_free)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{keeping.directory}: cannot be used: checkpoints.directory is one that the coordinator may write to"
+        ) from error
+
+
 def issued_sites(authority: Path) -> dict[str, str]:
     """Sites that have a certificate, and the fingerprints of their keys; needs no private key of the authority."""
     found: dict[str, str] = {}
@@ -59,7 +77,7 @@ def issued_sites(authority: Path) -> dict[str, str]:
     return found
 
 
-def check_free(address: str) -> None:
+def check_free(address: str, key: str = "listen") -> None:
     """Raises ConfigError, with the reason, unless this machine could listen there."""
     host, _, port = address.rpartition(":")
     try:
@@ -70,35 +88,63 @@ def check_free(address: str) -> None:
             probe.listen(1)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen at {address}: {error.strerror}: stop what is there, or change listen in the configuration"
+            f"cannot listen at {address}: {error.strerror}: stop what is there, or change {key} in the configuration"
         ) from error
+
+
+def raise_open_files() -> None:
+    """As many open files as the system lets this process have: every connection is one, also of callers who never get
+    further than that."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] = lambda port: None) -> None:
     """Until SIGTERM or SIGINT. `on_ready` is told the port."""
+    raise_open_files()
     name, credentials = open_credentials(settings)
     access = Access(DenyList(settings.denied))
     store = SqliteStore(settings.store)
     try:
-        machine = Machine(name, __version__, settings.limits, settings.min_cluster, store.jobs(), store.sites())
+        checkpoints = open_checkpoints(settings)
+        machine = Machine(
+            name,
+            __version__,
+            settings.limits,
+            settings.min_cluster,
+            store.jobs(),
+            store.sites(),
+            settings.checkpoints,
+            checkpoints,
+            store.job,
+        )
         machine.know(issued_sites(settings.authority))
-        conductor = Conductor(machine, store, settings.threads)
+        conductor = Conductor(machine, store, checkpoints, settings.threads)
         server, port, health = _server(settings, credentials, conductor, access)
-        stopping = asyncio.Event()
+        scraping = ScrapeServer(conductor.meter.instruments.text, lambda: _health(conductor))
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+            asyncio.get_running_loop().add_signal_handler(number, conductor.stopping.set)
+        if settings.metrics:
+            await scraping.start(settings.metrics)
         await server.start()
         conductor.start()
         log.info("listening", extra=fields(address=settings.listen, port=port, coordinator=name))
         on_ready(port)
-        await stopping.wait()
+        await conductor.stopping.wait()
         log.info("stopping")
         await health.enter_graceful_shutdown()
+        await conductor.drain()
         await conductor.stop(Unreachable("the coordinator is stopping: connect again"))
         await server.stop(GRACE_S)
+        await scraping.close()
     finally:
         store.close()
     log.info("stopped")
+
+
+def _health(conductor: Conductor) -> tuple[bool, str]:
+    return (False, "stopping") if conductor.stopping.is_set() else (True, "ok")
 
 
 def _server(
@@ -106,7 +152,11 @@ def _server(
 ) -> tuple[Any, int, Any]:
     check_free(settings.listen)  # gRPC itself does not say why it cannot
     try:
-        server, port = make_server(credentials, settings.listen, most_rpcs=settings.limits.streams)
+        limits = settings.limits
+        counting = CountingInterceptor(conductor.meter.sent, conductor.meter.received)
+        # Room for some more on one connection, so that they are refused with a reason.
+        most = 2 * limits.streams_per_certificate
+        server, port = make_server(credentials, settings.listen, [counting, Doors(limits)], most_streams=most)
     except OSError as error:
         raise ConfigError(f"cannot listen at {settings.listen}: change listen in the configuration") from error
     site_pb2_grpc.add_SiteServiceServicer_to_server(SiteService(conductor, access), server)

@@ -77,6 +77,13 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
             machine.know(self._issued())
             return pb.ListSitesResponse(sites=site_statuses(machine))
 
+    async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:
+        async with self._answering(context) as caller:
+            log.info("drained by an operator", extra=fields(operator=caller.name))
+            self._conductor.stopping.set()
+            await self._conductor.drained.wait()
+            return pb.DrainResponse(jobs=sum(not r.ended for r in self._conductor.machine.records.values()))
+
     def _status(self, job: str) -> pb.JobStatus:
         return job_status(self._conductor.machine, job, self._conductor.now())
 

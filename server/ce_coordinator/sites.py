@@ -8,20 +8,18 @@ import logging
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
-from ce.errors import CeError, MessageError, Unreachable
+from ce.errors import CeError, LimitReached, MessageError, Unreachable
 from ce.logs import fields
 from ce.transport.status import to_status
 from ce_coordinator.access import Access, Caller
 from ce_coordinator.conductor import Conductor, Outgoing
+from ce_coordinator.doors import read_frame, read_in_time
 from ce_proto.v1 import site_pb2 as pb
 from ce_proto.v1 import site_pb2_grpc
 
 log = logging.getLogger("ce_coordinator.sites")
 
-#: A stream that does not say Hello within this is closed.
-HELLO_S = 10.0
 #: A stream that is to be closed may take this long to take the frame that is under way.
 LAST_FRAME_S = 5.0
 
@@ -48,6 +46,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             try:
                 machine, now = self._conductor.machine, self._conductor.now()
                 steps = machine.connected(session, caller.name, caller.fingerprint, hello, now)
+                self._conductor.meter.connected(caller.name)
                 self._conductor.carry_out(steps)
                 reason = await self._carry(session, stream, caller, context)
             except CeError as error:
@@ -59,10 +58,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             await self._refuse(error, context)
 
     async def _hello(self, context: Any) -> pb.Hello:
-        try:
-            frame = await asyncio.wait_for(_read_frame(context), HELLO_S)
-        except TimeoutError as error:
-            raise MessageError("hello: did not come in time") from error
+        frame = await read_in_time(context, "hello")
         if frame is grpc.aio.EOF or frame.WhichOneof("frame") != "hello":
             raise MessageError("hello: must be the first frame")
         return frame.hello  # type: ignore[no-any-return]
@@ -92,7 +88,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
 
     async def _read(self, session: int, caller: Caller, context: Any) -> str:
         conductor = self._conductor
-        while (frame := await _read_frame(context)) is not grpc.aio.EOF:
+        while (frame := await read_frame(context)) is not grpc.aio.EOF:
             self._access.check_again(caller)
             conductor.carry_out(conductor.machine.received(session, frame, conductor.now()))
             if frame.WhichOneof("frame") == "goodbye":
@@ -110,13 +106,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
 
     async def _refuse(self, error: CeError, context: Any) -> None:
         code, details, trailer = to_status(error)
-        if not isinstance(error, Unreachable):
+        if isinstance(error, LimitReached) or not isinstance(error, Unreachable):
+            self._conductor.meter.streams_refused.inc()
             log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
         await context.abort(code, details, trailer)
-
-
-async def _read_frame(context: Any) -> Any:
-    try:
-        return await context.read()
-    except DecodeError as error:
-        raise MessageError("frame: cannot be read") from error

@@ -12,7 +12,7 @@ from ce_proto.v1 import operator_pb2 as pb
 
 def job_status(machine: Machine, name: str, now: float) -> pb.JobStatus:
     """One job as it stands. Raises UnknownJob."""
-    record = machine.record(name)
+    record = machine.whole_record(name)
     definition = json.loads(record.definition)
     status = pb.JobStatus(
         job=record.name,
@@ -27,6 +27,7 @@ def job_status(machine: Machine, name: str, now: float) -> pb.JobStatus:
         rule=record.rule,
         exit_code=record.exit_code,
         now_s=now,
+        left_behind=record.left_behind,
     )
     run = machine.runs.get(name)
     for site in sorted(definition["sites"]):
@@ -70,6 +71,7 @@ def _add_progress(status: pb.JobStatus, run: JobRun, now: float) -> None:
         status.layout = run.rounds.topology.layout
         status.objects = run.rounds.topology.sizes.objects
         status.exchanges = run.rounds.exchanges
+        status.exchanges_kept = run.rounds.exchanges_kept
         status.bytes = run.rounds.bytes
         status.exchanges_per_s = run.exchanges_per_s(now)
 
@@ -78,7 +80,7 @@ def _add_result(status: pb.JobStatus, record: JobRecord) -> None:
     report = json.loads(record.result)
     status.layout = report["layout"]
     status.objects = report["objects"]
-    status.iteration = report["iterations"]
-    status.bound_path.extend(report["bound_path"])
+    status.iteration = report.get("iterations", 0)  # of a blind job nothing is known
+    status.bound_path.extend(report.get("bound_path", ()))
     status.exchanges = report["exchanges"]
     status.bytes = report.get("bytes", 0)

@@ -178,13 +178,35 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
     make_directory(out)
     path = out / f"{answer.job}.json"
     rewrite(path, (json.dumps(report, indent=2) + "\n").encode())
-    sizes = ", ".join("withheld" if n is None else f"{n:,}" for n in report["sizes"])
+    sizes = ", ".join("withheld" if n is None else f"{n:,}" for n in report.get("sizes", ()))
+    if "lower_bound" in report:
+        found = f"bound {report['lower_bound']:,.4f} after {report['iterations']:,} iterations; sizes {sizes}"
+    else:
+        found = "a blind job: what was found only the sites know"
     say(
         format_,
         {"written": str(path), "result": report},
-        f"bound {report['lower_bound']:,.4f} after {report['iterations']:,} iterations; sizes {sizes}",
+        found,
         f"wrote {path}",
     )
+
+
+@click.command(short_help="Stop the coordinator; jobs under way go on when it is started again.")
+@config_option
+@format_option
+def drain(config: Path, format_: str) -> None:
+    """Stop the coordinator, as SIGTERM does; jobs under way go on when it is started again.
+
+    It takes no more jobs, lets those under way keep their state, here and at their sites, says goodbye to the sites and
+    ends. That takes seconds. Nothing is lost if it is killed instead, but a little has to be computed again.
+
+    \b
+    Examples:
+      ce-coordinator drain --config /srv/ce
+    """
+    answer = call(read_config(config), lambda stub, timeout: stub.Drain(pb.DrainRequest(), timeout=timeout))
+    jobs = f"{answer.jobs:,} job{'s' * (answer.jobs != 1)} under way"
+    say(format_, {"jobs": answer.jobs}, f"the coordinator stops; {jobs}: start it again to go on")
 
 
 def _connected(site: pb.SiteStatus) -> Text:

@@ -15,6 +15,7 @@ from ce.cli.output import format_option
 from ce.errors import ConfigError
 from ce.identity.certificates import identity_of, read_certificate
 from ce.logs import configure, relay_native_stderr
+from ce.memory import give_back_large_arrays
 from ce_coordinator.cli.options import config_option, read_config
 from ce_coordinator.config import CoordinatorSettings
 from ce_coordinator.store.sqlite import SqliteStore
@@ -29,7 +30,7 @@ RENEW = timedelta(days=30)
 def serve(config: Path, log_level: str | None, format_: str | None) -> None:
     """Run the coordinator until it is told to stop (SIGTERM, Ctrl-C).
 
-    Jobs that are under way begin again, or go on, when it is started again.
+    It keeps the state of jobs under way before it stops; they go on when it is started again, also after it was killed.
 
     \b
     Examples:
@@ -39,6 +40,7 @@ def serve(config: Path, log_level: str | None, format_: str | None) -> None:
     """
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    give_back_large_arrays()
     # The C library says only here why it refuses a handshake. It reads this when it is first used.
     os.environ["GRPC_VERBOSITY"] = "INFO"
     from ce_coordinator.daemon import serve as run
@@ -101,6 +103,8 @@ def _check_place(settings: CoordinatorSettings, checks: Checks, *, can_call: boo
             checks.note("listen", f"{settings.listen}: a coordinator is running there")
         return
     checks.note("listen", f"{settings.listen} is free")
+    if settings.metrics:
+        checks.run("metrics", lambda: check_free(settings.metrics, "metrics"), f"{settings.metrics} is free")
     checks.run("store", lambda: _check_store(settings.store), f"{settings.store} can be used")
 
 

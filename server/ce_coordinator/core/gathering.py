@@ -18,9 +18,10 @@ from ce.protocol.handshake import (
     KEY_SIZE,
     Attempt,
     KeyShare,
+    Summary,
     check_enrolment,
     check_key_share,
-    pseudonym_digest,
+    summary_of,
 )
 from ce.protocol.topology import ColumnClaim, Enrolment
 from ce.transport.parts import Collector
@@ -54,6 +55,9 @@ class Gathering:
     def __init__(self, attempt: Attempt, uses_votes: bool, limits: Limits) -> None:
         self.attempt = attempt
         self.enrolments: dict[str, Enrolment] = {}
+        self.signed: dict[str, tuple[Summary, bytes]] = {}  # what each has enrolled, with its signature
+        self.revision = 0  # of the present alignment
+        self.min_cluster = 0  # smallest cluster of which the operator may be shown anything, by the sites' wishes
         self._uses_votes = uses_votes
         self._limits = limits
         self._shares: dict[str, KeyShare] = {}
@@ -78,6 +82,10 @@ class Gathering:
     def has_begun(self, site: str) -> bool:
         """Whether the site has made a key for this attempt; one that forgot it needs another attempt."""
         return site in self._shares
+
+    def is_enrolling(self, site: str) -> bool:
+        """Whether the site is in the middle of an enrolment."""
+        return site in self._arriving
 
     def objects(self, site: str) -> int:
         return len(self.enrolments[site].objects) if site in self.enrolments else 0
@@ -135,7 +143,7 @@ class Gathering:
         return [(name, pb.CoordinatorFrame(sealed_key=sealed)) for name, sealed in self._sealed.items()]
 
     def enrol(self, site: str, message: pb.Enrolment) -> bool:
-        """A site's enrolment, or its beginning. True: it was the last one missing, and alignment is due."""
+        """A site's enrolment, or its beginning. True: it is complete, and not one that was here before."""
         if self._sealed is None:
             raise MessageError("enrolment: comes before the job key")
         if not 0 < message.objects <= self._limits.objects_per_site:
@@ -159,7 +167,8 @@ class Gathering:
         if not arriving.collector.feed(parts):
             return False
         del self._arriving[site]
-        if site in self.enrolments:
+        known = self.signed.get(site)
+        if known is not None and arriving.header.revision <= known[0].revision:
             return False  # repeated
         if list(arriving.collector.fraction_bits) != ["pseudonyms"]:
             raise MessageError("enrolment: its one array is pseudonyms")
@@ -170,12 +179,30 @@ class Gathering:
         if len(np.unique(objects)) < len(objects):
             raise MessageError("pseudonyms: two are equal")
         enrolment = Enrolment(objects, arriving.columns)
-        if arriving.header.pseudonym_digest != pseudonym_digest(enrolment):
+        summary = summary_of(enrolment, arriving.header.revision)
+        if arriving.header.pseudonym_digest != summary.pseudonym_digest:
             raise MessageError("pseudonym_digest: not that of the pseudonyms")
         signature = arriving.header.signature
-        check_enrolment(self.attempt, site, enrolment, signature, self._certificates[site])
-        self.enrolments[site] = enrolment
-        return self.complete
+        check_enrolment(self.attempt, site, summary, signature, self._certificates[site])
+        self._refuse_more(site, enrolment, summary)
+        self.enrolments[site], self.signed[site] = enrolment, (summary, signature)
+        self.min_cluster = max(self.min_cluster, arriving.header.min_cluster)
+        return True
+
+    def _refuse_more(self, site: str, enrolment: Enrolment, summary: Summary) -> None:
+        """A later enrolment leaves something out, adds nothing, and answers the present alignment."""
+        former = self.enrolments.get(site)
+        if summary.revision != (0 if former is None else self.revision + 1):
+            raise MessageError("revision: not the one that follows")
+        if former is None:
+            return
+        names = {claim.name for claim in former.columns}
+        smaller = len(enrolment.objects) + len(enrolment.columns) < len(former.objects) + len(former.columns)
+        added = not np.isin(enrolment.objects, former.objects).all() or any(
+            claim.name not in names for claim in enrolment.columns
+        )
+        if added or not smaller:
+            raise MessageError("enrolment: a later one leaves something out, and adds nothing")
 
     def _columns(self, site: str, claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
         columns: dict[str, ColumnClaim] = {}
@@ -195,7 +222,7 @@ class Gathering:
             if len(set(tokens)) < len(tokens) or any(len(t) != 2 * TOKEN_SIZE for t in tokens):
                 raise MessageError("columns: categories are different tokens of 16 bytes")
             written = _WRITTEN[claim.categories_are]
-            columns[claim.name] = ColumnClaim(claim.name, kind, claim.soft, tokens, written)  # type: ignore[arg-type]
+            columns[claim.name] = ColumnClaim(claim.name, kind, claim.soft, tokens, written, claim.labels)  # type: ignore[arg-type]
         if not columns:
             raise MessageError("columns: none")
         return tuple(columns.values())

@@ -14,6 +14,10 @@ Session = int
 """One stream of one site; a site that connects again gets another number."""
 
 
+#: The size of a computation that never runs on the event loop.
+AWAY = 2**62
+
+
 @dataclass(frozen=True)
 class SaveJob:
     """Write a job's record, durably, before anything that follows."""
@@ -29,11 +33,22 @@ class SaveSite:
 
 
 @dataclass(frozen=True)
+class RemoveCheckpoints:
+    """A job is over: forget the states of it that were kept."""
+
+    job: str
+
+
+@dataclass(frozen=True)
 class Send:
-    """Send frames down a stream, in order; they are made as fast as the stream takes them."""
+    """Send frames down a stream, in order; they are made as fast as the stream takes them.
+
+    Not if the record of the job that they are about could not be saved: what is not written is not announced.
+    """
 
     session: Session
     frames: Iterable[pb.CoordinatorFrame] = field(repr=False)
+    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,4 +85,4 @@ class Note:
     fields: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
-Instruction = SaveJob | SaveSite | Send | Close | Compute | Changed | Note
+Instruction = SaveJob | SaveSite | RemoveCheckpoints | Send | Close | Compute | Changed | Note

@@ -15,7 +15,16 @@ class Limits:
     jobs_at_once: int = setting(32, "Jobs that run at the same time; further ones wait in line.")
     jobs_waiting: int = setting(1000, "Jobs that may wait in line; a further submission is refused.")
     sites_per_job: int = setting(200, "Sites that one job may name.")
+    attempts_per_job: int = setting(
+        1000, "Attempts at one job: each time a site has lost its state of it, all begin again; then the job fails."
+    )
     streams: int = setting(500, "Streams and operators' calls that may be open at once.")
+    streams_per_certificate: int = setting(
+        50, "Those of one certificate, so that none can keep the others out; a further one is refused."
+    )
+    messages_waiting: int = setting(
+        20_000, "Messages that may wait until a site reads them; the stream of one that does not is ended."
+    )
     objects_per_site: int = setting(50_000_000, "Objects that one site may enrol in one job.")
     columns_per_site: int = setting(10_000, "Columns that one site may enrol in one job.")
     categories_per_column: int = setting(100_000, "Categories that one column may have.")

@@ -10,11 +10,13 @@ import difflib
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ce.checkpoints import Checkpoints, MemoryCheckpoints
 from ce.errors import (
     AlreadyExists,
+    CeError,
     ConfigError,
     InputError,
     JobFailed,
@@ -24,21 +26,36 @@ from ce.errors import (
     NotDone,
     Replaced,
     UnknownJob,
+    Unreachable,
     VersionMismatch,
 )
 from ce.identity.names import check_name
 from ce.job import Job
 from ce.models.jobs import model_without_labels
-from ce.transport.wire import PROTOCOL
-from ce_coordinator.core.instructions import Close, Instruction, Note, SaveJob, SaveSite, Send, Session
-from ce_coordinator.core.job_run import JobRun, ended_frame
+from ce.transport.wire import MOST_HELD, PROTOCOL
+from ce_coordinator.core.instructions import (
+    Close,
+    Instruction,
+    Note,
+    RemoveCheckpoints,
+    SaveJob,
+    SaveSite,
+    Send,
+    Session,
+)
+from ce_coordinator.core.job_run import JobRun, Setting, ended_frame, left_behind_frame
+from ce_coordinator.core.keeping import Keeping
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.store.records import JobRecord, SiteRecord
 from ce_proto.v1 import site_pb2 as pb
 
+#: When a site was last seen is written down so often.
+SEEN_S = 60.0
+#: From a job's name to its record, whole.
+Archive = Callable[[str], JobRecord | None]
+
 _LONGEST_TOKEN = 100
 _INSTANCE_SIZE = 16
-_MOST_HELD = 10_000
 
 
 @dataclass
@@ -64,18 +81,27 @@ class Machine:
         min_cluster: int,
         jobs: Iterable[JobRecord] = (),
         sites: Iterable[SiteRecord] = (),
+        keeping: Keeping | None = None,
+        checkpoints: Checkpoints | None = None,
+        archive: Archive | None = None,
     ) -> None:
+        """`checkpoints`: without them, those of a job last as long as this machine. `archive` gives back whole records:
+        with it, results of jobs that are over take no memory here."""
         self.name = name
-        self.records: dict[str, JobRecord] = {record.name: record for record in jobs}
+        self._archive = archive
+        self.records: dict[str, JobRecord] = {record.name: self._light(record) for record in jobs}
         self.sites: dict[str, SiteRecord] = {record.name: record for record in sites}
         self.connections: dict[str, Connection] = {}  # by site
         self.runs: dict[str, JobRun] = {}
         self._software = software
-        self._limits = limits
-        self._min_cluster = min_cluster
+        self.limits = limits
+        self._setting = Setting(limits, min_cluster, keeping or Keeping(), checkpoints or MemoryCheckpoints())
+        self.draining = False
+        self._store_works = True
         self._by_session: dict[Session, Connection] = {}
         self._sessions: dict[str, Session] = {}  # by site, for runs
         unfinished = [record for record in self.records.values() if not record.ended]
+        self._saved: dict[str, SiteRecord] = {}  # as the store has them, since this machine began
         self._line: deque[JobRecord] = deque(sorted(unfinished, key=lambda record: record.submitted_at))
 
     # Time.
@@ -86,8 +112,9 @@ class Machine:
         return min((run.deadline for run in self.runs.values()), default=None)
 
     def start(self, now: float) -> list[Instruction]:
-        """The coordinator begins: jobs that a former one left unfinished begin again."""
-        return self._admit(now)
+        """The coordinator begins: jobs that a former one left unfinished go on; what it kept of others goes."""
+        over = [RemoveCheckpoints(record.name) for record in self.records.values() if record.ended]
+        return [*over, *self._admit(now)]
 
     def tick(self, now: float) -> list[Instruction]:
         steps: list[Instruction] = []
@@ -110,16 +137,16 @@ class Machine:
         connection = Connection(session, site, fingerprint, _printable(hello.software[:50]), now)
         self.connections[site] = self._by_session[session] = connection
         self._sessions[site] = session
-        known = self.sites.get(site)
-        record = SiteRecord(site, fingerprint, now if known is None else known.first_seen or now, now)
-        self.sites[site] = record
         steps += [
-            SaveSite(record),
+            *self._seen(site, fingerprint, now),
             Note("info", "site connected", {"site": site, "fingerprint": fingerprint}),
             Send(session, [welcome]),
         ]
         held = {entry.job: entry.epoch for entry in hello.held}
-        steps += [Send(session, [self._over(site, job, epoch)]) for job, epoch in held.items() if job not in self.runs]
+        gone_on = {name for name, run in self.runs.items() if site not in run.roster}
+        for job, epoch in held.items():
+            if job not in self.runs or job in gone_on:
+                steps.append(Send(session, [self._over(site, job, epoch)]))
         for run in list(self.runs.values()):
             if site in run.roster:
                 holds = held.get(run.job.name)
@@ -135,7 +162,7 @@ class Machine:
                 f"site {site} speaks version {hello.protocol} of the protocol, this coordinator version {PROTOCOL}: "
                 "install the same release at both ends"
             )
-        if len(hello.instance) != _INSTANCE_SIZE or len(hello.held) > _MOST_HELD:
+        if len(hello.instance) != _INSTANCE_SIZE or len(hello.held) > MOST_HELD:
             raise MessageError("hello: instance is 16 bytes, and held not endless")
         welcome = pb.Welcome(coordinator=self.name, protocol=PROTOCOL, software=self._software, time_s=now)
         return pb.CoordinatorFrame(welcome=welcome)
@@ -147,8 +174,7 @@ class Machine:
             return []
         site = connection.site
         del self.connections[site], self._sessions[site]
-        record = self.sites[site] = SiteRecord(site, connection.fingerprint, self.sites[site].first_seen, now)
-        steps: list[Instruction] = [SaveSite(record)]
+        steps = self._seen(site, connection.fingerprint, now)
         steps.append(Note("info", "site disconnected", {"site": site, "reason": reason}))
         return steps + [step for run in self.runs.values() if site in run.roster for step in run.disconnected()]
 
@@ -164,6 +190,9 @@ class Machine:
                 raise MessageError("frame: empty, or a second hello")
             if kind == "goodbye":
                 return []
+            if kind == "leaving":
+                self._keep_soon(run for run in self.runs.values() if connection.site in run.roster)
+                return []
             steps = self._of_a_job(connection, kind, getattr(frame, kind), now)
         except MessageError as error:
             note = Note("warning", "message refused", {"site": connection.site, "reason": str(error)})
@@ -177,6 +206,30 @@ class Machine:
         if run is None or run.epoch != epoch:
             return []
         return self._after(_guarded(run, lambda: run.computed(result, now), now), now)
+
+    def store_failed(self, job: str, error: CeError, now: float) -> list[Instruction]:
+        """A transition of a job could not be written: nobody has heard of it, and the job is over. Those that wait in
+        line stay there until the store works again: none of them would get further."""
+        self._store_works = False
+        run = self.runs.get(job)
+        return [] if run is None else self._after(run.store_failed(error, now), now)
+
+    def store_works_again(self, now: float) -> list[Instruction]:
+        """All that could not be written is."""
+        self._store_works = True
+        return self._admit(now)
+
+    # Stopping.
+
+    def drain(self) -> None:
+        """No more jobs; those under way keep their states as soon as they can."""
+        self.draining = True
+        self._keep_soon(self.runs.values())
+
+    @property
+    def kept(self) -> bool:
+        """Whether all that was to be kept is."""
+        return not any(run.keeping for run in self.runs.values())
 
     # Operators.
 
@@ -193,6 +246,8 @@ class Machine:
 
     def submit(self, definition: bytes, token: str, operator: str, now: float) -> tuple[JobRecord, list[Instruction]]:
         """A job, as JSON. The same token and definition again change nothing."""
+        if self.draining:
+            raise Unreachable("the coordinator is stopping: submit again when it runs again")
         job = Job.from_definition(definition)
         definition = job.definition()
         if not 0 < len(token) <= _LONGEST_TOKEN:
@@ -205,7 +260,7 @@ class Machine:
         if job.name in self.records:
             raise AlreadyExists(f"a job named {job.name!r} exists: give this one another name")
         self._check(job)
-        if len(self._line) >= self._limits.jobs_waiting:
+        if len(self._line) >= self.limits.jobs_waiting:
             raise LimitReached(f"{len(self._line):,} jobs are waiting (limits.jobs_waiting): submit again later")
         record = JobRecord(job.name, token, operator, definition, "submitted", 0, now, now)
         self.records[job.name] = record
@@ -221,7 +276,7 @@ class Machine:
         if name in self.runs:
             return self._after(self.runs[name].cancel(operator, now), now)
         self._line.remove(record)
-        run = JobRun(record, self._limits, self._min_cluster, self._sessions)
+        run = JobRun(record, self._setting, self._sessions)
         steps = run.cancel(operator, now)
         self.records[name] = run.record
         return steps
@@ -233,8 +288,14 @@ class Machine:
             )
         return self.records[name]
 
-    def result(self, name: str) -> bytes:
+    def whole_record(self, name: str) -> JobRecord:
+        """A job's record with its result."""
         record = self.record(name)
+        found = self._archive(name) if record.state == "done" and self._archive is not None else None
+        return record if found is None else found
+
+    def result(self, name: str) -> bytes:
+        record = self.whole_record(name)
         if record.state != "done":
             raise NotDone(
                 f"job {name!r} is {record.state}; only a job that is done has a result: ce-coordinator show says more"
@@ -243,12 +304,23 @@ class Machine:
 
     # How.
 
+    def _seen(self, site: str, fingerprint: str, now: float) -> list[Instruction]:
+        """A site has come or gone. One that does so all the time must not keep the disk busy and others waiting."""
+        known = self.sites.get(site)
+        record = SiteRecord(site, fingerprint, now if known is None else known.first_seen or now, now)
+        self.sites[site] = record
+        saved = self._saved.get(site)
+        if saved is not None and saved.fingerprint == fingerprint and now - saved.last_seen < SEEN_S:
+            return []
+        self._saved[site] = record
+        return [SaveSite(record)]
+
     def _check(self, job: Job) -> None:
         """What a job over a network needs beyond being a job."""
         if not job.sites:
             raise ConfigError('sites is missing: name the sites that take part, like sites = ["north", "south"]')
-        if len(job.sites) > self._limits.sites_per_job:
-            raise ConfigError(f"sites names more than {self._limits.sites_per_job} sites (limits.sites_per_job)")
+        if len(job.sites) > self.limits.sites_per_job:
+            raise ConfigError(f"sites names more than {self.limits.sites_per_job} sites (limits.sites_per_job)")
         for site in job.sites:
             check_name(site)
             if site not in self.sites:
@@ -257,13 +329,6 @@ class Machine:
                     "certificate is signed (ce-coordinator sign)"
                 )
         model_without_labels(job)
-        if job.privacy != "plain":
-            raise ConfigError(
-                f'privacy = "{job.privacy}" is not available in this version: write privacy = "plain", '
-                "where the coordinator sees each site's sums"
-            )
-        if job.on_dropout == "continue":
-            raise ConfigError('on_dropout = "continue" is not available in this version: use "wait" or "fail"')
 
     def _of_a_job(self, connection: Connection, kind: str, message: Any, now: float) -> list[Instruction]:
         run = self.runs.get(message.job)
@@ -272,6 +337,8 @@ class Machine:
                 return []
             return [Send(connection.session, [self._over(connection.site, message.job, message.epoch)])]
         if connection.site not in run.roster:
+            if connection.site in run.job.sites:  # it was
+                return [Send(connection.session, [self._over(connection.site, message.job, message.epoch)])]
             raise MessageError("job: this site is not in it")
         if message.epoch < run.epoch:
             return []  # was on its way when the epoch ended
@@ -284,26 +351,35 @@ class Machine:
         record = self.records.get(job)
         if record is not None and site not in Job.from_definition(record.definition).sites:
             record = None  # and so nothing of it is known to this site
+        if record is not None and site in record.left_behind:
+            return left_behind_frame(record)
         if record is not None and record.ended:
             return ended_frame(record)
         if record is not None:  # waits in line; whatever the site has of it is of a former coordinator
-            return pb.CoordinatorFrame(ended=pb.Ended(job=job, epoch=epoch, state="cancelled", reason="begins again"))
+            return pb.CoordinatorFrame(ended=pb.Ended(job=job, epoch=epoch, state="waits", reason="begins again"))
         reason = "the coordinator does not know this job"
         return pb.CoordinatorFrame(ended=pb.Ended(job=job[:100], epoch=epoch, state="cancelled", reason=reason))
 
     def _admit(self, now: float) -> list[Instruction]:
         steps: list[Instruction] = []
-        while self._line and len(self.runs) < self._limits.jobs_at_once:
+        while self._store_works and self._line and len(self.runs) < self.limits.jobs_at_once:
             record = self._line.popleft()
-            run = self.runs[record.name] = JobRun(record, self._limits, self._min_cluster, self._sessions)
+            run = self.runs[record.name] = JobRun(record, self._setting, self._sessions)
             steps += run.begin(now)
             self.records[record.name] = run.record
         return steps
 
+    def _light(self, record: JobRecord) -> JobRecord:
+        return record if self._archive is None else replace(record, result=b"")
+
+    def _keep_soon(self, runs: Iterable[JobRun]) -> None:
+        for run in runs:
+            run.keep_soon()
+
     def _after(self, steps: list[Instruction], now: float) -> list[Instruction]:
         """Take over what runs have recorded; a job that ended makes room for the next."""
         for name, run in list(self.runs.items()):
-            self.records[name] = run.record
+            self.records[name] = self._light(run.record)
             if run.record.ended:
                 del self.runs[name]
         return steps + self._admit(now)

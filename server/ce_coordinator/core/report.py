@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,19 @@ from ce.ring import Reals
 _GLOBALS = {"bce": ("alpha",), "mixture": ("weights",), "bc3e": ("mu", "sigma2", "delta2")}
 
 
-def operator_report(job: Job, topology: Topology, outcome: Outcome, n_bytes: int, min_cluster: int) -> bytes:
-    """A JSON object; `n_bytes` of arrays came and went.
+def operator_report(
+    job: Job,
+    topology: Topology,
+    outcome: Outcome | None,
+    exchanges: int,
+    n_bytes: int,
+    min_cluster: int,
+    left_behind: Sequence[str] = (),
+) -> bytes:
+    """A JSON object; `n_bytes` of arrays came and went. Without an outcome, as in blind, it says nothing of it.
 
     Clusters with fewer than `min_cluster` objects are there, but their numbers are withheld (null).
     """
-    path = outcome.paths[outcome.winner]
-    shown = outcome.sizes >= min_cluster
     report: dict[str, Any] = {
         "job": job.name,
         "model": job.model,
@@ -31,12 +38,24 @@ def operator_report(job: Job, topology: Topology, outcome: Outcome, n_bytes: int
         "objects": topology.sizes.objects,
         "sites": list(topology.sites),
         "columns": [{"name": c.name, "kind": c.kind, "holders": list(c.holders)} for c in topology.columns],
+        "exchanges": exchanges,
+        "bytes": n_bytes,
+        **({"left_behind": list(left_behind)} if left_behind else {}),
+    }
+    if outcome is not None:
+        report |= _outcome(job, topology, outcome, min_cluster)
+    return json.dumps(report).encode()
+
+
+def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -> dict[str, Any]:
+    path = outcome.paths[outcome.winner]
+    assert outcome.sizes is not None
+    shown = outcome.sizes >= min_cluster
+    report: dict[str, Any] = {
         "lower_bound": path.bounds[-1],
         "bound_path": list(path.bounds),
         "iterations": outcome.iterations,
         "converged": path.converged,
-        "exchanges": outcome.exchanges,
-        "bytes": n_bytes,
         "sizes": [int(size) if visible else None for size, visible in zip(outcome.sizes, shown, strict=True)],
         "min_cluster": min_cluster,
         "parameters": {name: _visible(outcome.globals[name][0], shown) for name in _GLOBALS[job.model]},
@@ -52,7 +71,7 @@ def operator_report(job: Job, topology: Topology, outcome: Outcome, n_bytes: int
     }
     if outcome.kappa is not None:
         report["kappa"] = outcome.kappa
-    return json.dumps(report).encode()
+    return report
 
 
 def _visible(values: Reals, shown: np.ndarray[Any, Any]) -> list[Any]:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ce.checkpoints import Checkpoints, Label, NotKept
 from ce.errors import InputError, LimitReached, MessageError
+from ce.privacy.derivation import joined
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.protocol.handshake import Attempt
+from ce.protocol.handshake import Attempt, Summary, story
 from ce.protocol.home import Home, Outcome, Progress
-from ce.protocol.messages import Task, array_hash, task_digest
-from ce.protocol.topology import Enrolment, Rows, Topology, align
+from ce.protocol.messages import Task, digests_of
+from ce.protocol.relay import Relay
+from ce.protocol.topology import Enrolment, Rows, Topology, align, block_pseudonyms
 from ce.steps.model import Model, fits_the_ring
 from ce.transport.parts import CHUNK, LARGEST_HEADER, pieces_of, to_parts
 from ce.transport.wire import answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
+_WRITTEN = {None: pb.CATEGORY_KIND_UNSPECIFIED, "integers": pb.CATEGORY_KIND_INTEGER, "text": pb.CATEGORY_KIND_TEXT}
 _KIND_NUMBERS = {"clustering": pb.COLUMN_KIND_CLUSTERING, "classifier": pb.COLUMN_KIND_CLASSIFIER}
 
 
@@ -29,7 +34,7 @@ class Aligned:
 
     topology: Topology
     rows: dict[str, dict[int, Rows]] = field(repr=False)
-    home: Home = field(repr=False)
+    home: Home | Relay = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,9 @@ class NextRound:
 
     tasks: Mapping[str, Task] = field(repr=False)
     digests: Mapping[str, bytes]
+    kept: bool = False  # the state was kept here, and the sites are asked to keep theirs
+    not_kept: str = ""  # why it was not, though it was time
+    resumed: Label | None = None  # of the state that the sites and this end go on from
 
 
 def align_all(
@@ -45,6 +53,7 @@ def align_all(
     enrolments: Mapping[str, Enrolment],
     on_progress: Callable[[Progress], None],
     most_bytes: int,
+    privacy: str,
 ) -> Aligned:
     """Who shares what, and the engine that goes on from there."""
     topology, rows = align(enrolments)
@@ -68,12 +77,15 @@ def align_all(
             "what one site would have to be told about the columns and objects that it shares does not fit in a "
             "message: fewer categories, or fewer different groups of sites that share objects, need less"
         )
-    return Aligned(topology, rows, Home(topology, model, on_progress))
+    known = block_pseudonyms(topology, enrolments, rows)
+    home = (Relay if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
+    return Aligned(topology, rows, home)
 
 
 def _largest_header(topology: Topology) -> int:
     """Bytes of the largest alignment without its rows, rather too many than too few."""
-    header = dict.fromkeys(topology.sites, 0)
+    enrolments = sum((64 + len(c.name.encode())) * len(c.holders) for c in topology.columns) + 256 * len(topology.sites)
+    header = dict.fromkeys(topology.sites, enrolments)
     for block in topology.blocks:
         for site in block.members:
             header[site] += 32 + sum(len(member) + 2 for member in block.members)
@@ -84,11 +96,53 @@ def _largest_header(topology: Topology) -> int:
     return max(header.values())
 
 
+def _shown(site: str, summary: Summary, signature: bytes, private: int) -> pb.EnrolmentView:
+    columns = [
+        pb.ColumnSummary(
+            name=own.name,
+            kind=_KIND_NUMBERS[own.kind],
+            soft=own.soft,
+            categories_are=_WRITTEN[own.written],
+            categories=own.categories,
+            categories_digest=own.categories_digest,
+            labels=own.labels,
+        )
+        for own in summary.columns
+    ]
+    return pb.EnrolmentView(
+        site=site,
+        objects=summary.objects,
+        columns=columns,
+        pseudonym_digest=summary.pseudonym_digest,
+        signature=signature,
+        revision=summary.revision,
+        private_objects=private,
+    )
+
+
 class Rounds:
     """Rounds of one attempt, at their home."""
 
-    def __init__(self, attempt: Attempt, aligned: Aligned) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        aligned: Aligned,
+        signed: Mapping[str, tuple[Summary, bytes]],
+        revision: int,
+        checkpoints: Checkpoints,
+    ) -> None:
         self.attempt = attempt
+        self.revision = revision
+        self.exchanges_kept = 0  # done in an earlier epoch
+        self._checkpoints = checkpoints
+        self._origin = attempt.epoch
+        self._kept: dict[str, set[Label]] = {}  # by site: the states that it could go on from
+        self._signed = dict(signed)
+        self._private = {b.members[0]: b.size for b in aligned.topology.blocks if not b.shared}
+        private = {site: self._private.get(site, 0) for site in attempt.roster}
+        told = story({site: signed[site][0] for site in attempt.roster}, private)
+        self._context = hashlib.sha256(joined(attempt.job_digest, told)).digest()
+        self._amended: set[str] = set()
         self.topology = aligned.topology
         self.bytes = 0
         self._home = aligned.home
@@ -106,8 +160,8 @@ class Rounds:
         if self._computing:
             return ()
         if self._round is None:
-            return set(self.attempt.roster) - self._ready
-        return set(self._home.waiting)
+            return set(self.attempt.roster) - self._ready - self._amended
+        return set(self._home.waiting) - self._amended
 
     @property
     def exchanges(self) -> int:
@@ -119,15 +173,26 @@ class Rounds:
         return self._home.words
 
     @property
-    def outcome(self) -> Outcome:
-        return self._home.outcome
+    def outcome(self) -> Outcome | None:
+        """None in blind: only the sites know."""
+        return None if isinstance(self._home, Relay) else self._home.outcome
+
+    @property
+    def bound_path(self) -> tuple[float, ...]:
+        """The best bound after each iteration so far; nothing in blind."""
+        return () if isinstance(self._home, Relay) else self._home.bound_path
+
+    @property
+    def astray(self) -> tuple[str, ...]:
+        """Blind: sites that were told other totals than the first one."""
+        return self._home.astray if isinstance(self._home, Relay) else ()
 
     def told(self, site: str) -> Iterator[pb.CoordinatorFrame]:
         """What a site should have been told by now and may have missed, when it connects again."""
         self._answering.pop(site, None)
         if self._round is None:
             return self.alignment(site)
-        return self.task(site) if site in self.awaited else iter(())
+        return self.task(site) if site in self._round.tasks and site in self.awaited else iter(())
 
     def alignment(self, site: str) -> Iterator[pb.CoordinatorFrame]:
         view, a = self.topology.view(site), self.attempt
@@ -151,6 +216,10 @@ class Rounds:
                 )
                 for c in view.columns
             ],
+            revision=self.revision,
+            enrolments=[_shown(s, *self._signed[s], self._private.get(s, 0)) for s in a.roster],
+            two_exchanges=view.two_exchanges,
+            together=view.together,
         )
         arrays = {f"rows/{block}": rows.astype(np.int64) for block, rows in self._rows[site].items()}
         for at, parts in enumerate(to_parts(arrays)):
@@ -160,12 +229,28 @@ class Rounds:
             else:
                 yield pb.CoordinatorFrame(more=pb.More(job=a.job, epoch=a.epoch, parts=parts))
 
-    def ready(self, site: str) -> bool:
-        """A site can begin. True: all can, and `advance` is due."""
-        if self._round is not None or site in self._ready:
+    @property
+    def amended(self) -> bool:
+        """Whether a site has left something out, so that the sites must be aligned anew."""
+        return bool(self._amended)
+
+    def ready(self, site: str, revision: int, kept: Iterable[Label]) -> bool:
+        """A site can begin, and has these states of the job. True: all have answered the alignment."""
+        if self._round is not None or site in self._ready or revision < self.revision:
             return False  # repeated after a broken stream
+        if revision > self.revision:
+            raise MessageError("revision: no such alignment")
         self._ready.add(site)
-        return len(self._ready) == len(self.attempt.roster)
+        self._kept[site] = set(kept)
+        return not self.awaited
+
+    def amend(self, site: str) -> bool:
+        """A site has answered the alignment, or the first counts, with an enrolment that leaves something out; the
+        same return value."""
+        if self._round is not None and not self._home.opening:
+            raise MessageError("enrolment: the rounds have begun")
+        self._amended.add(site)
+        return not self.awaited
 
     def task(self, site: str) -> Iterator[pb.CoordinatorFrame]:
         assert self._round is not None
@@ -208,27 +293,51 @@ class Rounds:
         if not counts:
             return False
         self._home.end(site)
-        return not self._home.waiting
+        return not self.awaited
 
-    def advance(self) -> Callable[[], NextRound]:
-        """The work that leads to the next round; its result goes to `begin`."""
+    def advance(self, keep: bool) -> Callable[[], NextRound]:
+        """The work that leads to the next round; its result goes to `begin`. `keep`: it is time to keep the state."""
         self._computing = True
         first = self._round is None
 
         def work() -> NextRound:
-            if not first:
+            resumed = None
+            if first:
+                resumed = self._take_up()
+            else:
                 self._home.advance()
-            tasks = self._home.tasks()
-            hashes: dict[str, bytes] = {}
-            for task in tasks.values():
-                hashes.update({n: array_hash(array) for n, array in task.arrays.items() if n not in hashes})
-            job, epoch = self._job_digest, self.attempt.epoch
-            # Tasks of a round differ only in which arrays they have; often they do not differ at all.
-            alike = {tuple(task.arrays): task for task in tasks.values()}
-            digests = {names: task_digest(job, epoch, task, hashes) for names, task in alike.items()}
-            return NextRound(tasks, {site: digests[tuple(task.arrays)] for site, task in tasks.items()})
+            kept, why_not = False, ""
+            if keep and self._home.begins_iteration and not self._home.resumes:
+                kept, why_not = self._keep()
+            tasks = self._home.tasks(self._origin if kept else 0)
+            digests = digests_of(tasks, self._job_digest, self.attempt.epoch)
+            return NextRound(tasks, digests, kept, why_not, resumed)
 
         return work
+
+    def _take_up(self) -> Label | None:
+        """Go on from the newest state that all have; None: there is none, and the job begins at the beginning."""
+        common = set.intersection(*(self._kept.get(site, set()) for site in self.attempt.roster))
+        job, context = self.attempt.job, self._context
+        for label in sorted(common & set(self._checkpoints.labels(job, context)) if common else (), reverse=True):
+            try:
+                state = self._checkpoints.load(job, context, label)
+            except NotKept:
+                continue
+            self._home.restore(state, label.origin)
+            self._origin = label.origin
+            self.exchanges_kept = state["exchanges"]
+            return label
+        return None
+
+    def _keep(self) -> tuple[bool, str]:
+        """Whether the state was kept, and why not. Here before any site is asked to: what sites have, this end has."""
+        label = Label(self._origin, self._home.round)
+        try:
+            self._checkpoints.save(self.attempt.job, self._context, label, self._home.snapshot())
+        except NotKept as error:
+            return False, str(error)
+        return True, ""
 
     def begin(self, following: NextRound) -> bool:
         """Take up the next round. False: there is none, the job is done."""

@@ -28,6 +28,7 @@ class JobRecord:
     rule: str = ""
     exit_code: int = 0
     result: bytes = field(default=b"", repr=False)
+    left_behind: tuple[str, ...] = ()  # sites of the job that it has gone on without
 
     @property
     def ended(self) -> bool:

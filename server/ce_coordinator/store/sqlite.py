@@ -7,6 +7,7 @@ announced. The file says whose it is (application_id) and how it is laid out (us
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -54,6 +55,8 @@ MIGRATIONS: list[list[str]] = [
         )
         """,
     ],
+    # Sites that a job has gone on without, as a JSON list.
+    ["ALTER TABLE jobs ADD COLUMN left_behind TEXT NOT NULL DEFAULT '[]'"],
 ]
 #: How long to wait for somebody who looks into the file, with `sqlite3` say.
 BUSY_S = 5.0
@@ -96,14 +99,14 @@ class SqliteStore:
 
     def job(self, name: str) -> JobRecord | None:
         rows = self._run(f"{SELECT_JOBS} WHERE name = ?", (name,))
-        return JobRecord(*rows[0]) if rows else None
+        return _job(rows[0]) if rows else None
 
     def job_by_token(self, token: str) -> JobRecord | None:
         rows = self._run(f"{SELECT_JOBS} WHERE token = ?", (token,))
-        return JobRecord(*rows[0]) if rows else None
+        return _job(rows[0]) if rows else None
 
     def jobs(self) -> list[JobRecord]:
-        return [JobRecord(*row) for row in self._run(f"{SELECT_JOBS} ORDER BY submitted_at DESC, name")]
+        return [_job(row) for row in self._run(f"{SELECT_JOBS} ORDER BY submitted_at DESC, name")]
 
     def save_site(self, record: SiteRecord) -> None:
         self._run(SAVE_SITE, _values(record))
@@ -137,7 +140,13 @@ class SqliteStore:
 
 
 def _values(record: JobRecord | SiteRecord) -> list[Any]:
-    return [getattr(record, name) for name in _columns(type(record))]
+    values = [getattr(record, name) for name in _columns(type(record))]
+    return [json.dumps(value) if isinstance(value, tuple) else value for value in values]
+
+
+def _job(row: Sequence[Any]) -> JobRecord:
+    values = dict(zip(_columns(JobRecord), row, strict=True))
+    return JobRecord(**{**values, "left_behind": tuple(json.loads(values["left_behind"]))})
 
 
 def _code(error: sqlite3.Error) -> str:
