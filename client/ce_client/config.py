@@ -33,6 +33,26 @@ class Labels:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """How much a coordinator may ask of this site, whatever the sizes of single jobs."""
+
+    jobs_at_once: int = setting(100, "Jobs that this site is in at the same time; a further one is refused.")
+    jobs_remembered: int = setting(
+        10_000, "Jobs of which something is noted below state; a further one is refused until ce-client forget."
+    )
+    sites_per_job: int = setting(200, "Sites of one job; one with more is refused.")
+    ledger_bytes: int = setting(
+        4 * 2**30,
+        "Bytes of the ledger; then no job begins until it is moved away, and kept, while the daemon is stopped.",
+    )
+
+    def __post_init__(self) -> None:
+        for key, value in vars(self).items():
+            if value < 1:
+                raise ConfigError(f"limits.{key} is a whole number of at least 1")
+
+
+@dataclass(frozen=True)
 class Log:
     """What the daemon writes to standard error."""
 
@@ -55,7 +75,13 @@ class ClientSettings:
     peers: Path = setting(Path("peers.toml"), "The keys of the other sites, compared out of band.")
     policy: Path = setting(Path("policy.toml"), "This site's rules.")
     results: Path = setting(Path("results"), "Where results go: one directory per job.")
-    state: Path = setting(Path("state"), "Where the daemon notes which jobs it was in.")
+    for_spreadsheets: bool = setting(
+        False,
+        "Write an apostrophe before ids and labels in results that a spreadsheet would take for a formula and run.",
+    )
+    state: Path = setting(
+        Path("state"), "Where the daemon notes which jobs it was in, and keeps the states of those under way."
+    )
     threads: int = setting(1, "Threads for the computation of one job.")
     largest_message: int = setting(8 * 2**30, "Most bytes of arrays in one message from the coordinator.")
     largest_state: int = setting(
@@ -63,8 +89,21 @@ class ClientSettings:
         "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories)); a job that needs more "
         "is refused. Computing takes a few times as much.",
     )
+    largest_checkpoint: int = setting(
+        4 * 2**30, "Most bytes of one checkpoint of a job, below state; a job whose state is larger runs without."
+    )
+    least_free: int = setting(
+        100 * 2**20,
+        "Bytes that a checkpoint must leave free on its disk: the ledger and the results need them more.",
+    )
     proxy: str = setting("", "HTTP proxy to dial through, like http://proxy:3128; empty: that of the environment.")
+    metrics: str = setting(
+        "",
+        "Where to serve metrics and health over HTTP, to this machine or a network of your own: host:port, like "
+        "127.0.0.1:9464. Port 0 takes a free one. Empty: nowhere.",
+    )
     labels: Labels = field(default_factory=Labels)
+    limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:
@@ -72,9 +111,13 @@ class ClientSettings:
         check_address("coordinator", self.coordinator)
         if not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"threads is a whole number from 1 to {MOST_THREADS:,}")
-        for key in ("largest_message", "largest_state"):
+        if self.metrics:
+            check_address("metrics", self.metrics, least_port=0)
+        for key in ("largest_message", "largest_state", "largest_checkpoint"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is a whole number of at least 1")
+        if self.least_free < 0:
+            raise ConfigError("least_free is a whole number of at least 0")
 
     @classmethod
     def read(cls, path: Path) -> ClientSettings:

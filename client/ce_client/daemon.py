@@ -14,19 +14,25 @@ import random
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 from typing import Any
 
 import grpc
 
 from ce import __version__
-from ce.errors import CeError, ConfigError, MessageError, Unreachable
-from ce.job import Job
+from ce.errors import CeError, MessageError, Unreachable
+from ce.job import LONGEST_NAME
 from ce.logs import fields
+from ce.transport.counting import CountedChannel
 from ce.transport.explain import explain
+from ce.transport.scraping import ScrapeServer
 from ce.transport.tls import open_channel
-from ce.transport.wire import PROTOCOL
+from ce.transport.wire import PROTOCOL, one_line
+from ce_client.desk import Desk
 from ce_client.greeting import ended, say_hello
-from ce_client.journal import Entry, Journal
+from ce_client.ledger import FILE_NAME as LEDGER
+from ce_client.ledger import Ledger
+from ce_client.metering import Meter
 from ce_client.participant import Participant
 from ce_client.resources import Resources
 from ce_proto.v1 import site_pb2 as pb
@@ -34,7 +40,10 @@ from ce_proto.v1 import site_pb2_grpc
 
 log = logging.getLogger("ce_client")
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
+#: A connection that is not there within this is dialled anew: the system itself would try again less and less often,
+#: and find out late that a link is there again. Now and then longer, for links that are slow.
+DIAL_S = (1.5, 1.5, 10.0)
 #: The same reason for not being connected is logged again after this long.
 REPEAT_REASON_S = 60.0
 #: A coordinator that has heard a goodbye ends the stream; this long it may take.
@@ -43,8 +52,8 @@ GOODBYE_S = 1.0
 CLOCK_SLACK_S = 60.0
 #: Frames of one job that may wait to be worked on.
 WAITING_FRAMES = 16
-#: Jobs that this site is in at the same time; a coordinator that offers more is refused.
-MOST_JOBS = 100
+#: Before it stops, a site waits this long for the states of its jobs to be kept.
+DRAIN_S = 3.0
 
 
 class Worker:
@@ -59,7 +68,6 @@ class Worker:
 
     def stop(self) -> None:
         self._task.cancel()
-        self.participant.close()
 
     @property
     def working(self) -> bool:
@@ -69,8 +77,8 @@ class Worker:
     async def take(self, kind: str, message: Any) -> None:
         """A message has come. Light work is done at once, the rest waits its turn for a thread."""
         if self.participant.light and self.messages.empty() and not self._working:
-            frames = self.participant.receive(kind, message)
-            self._daemon.note(self.participant)
+            frames = self._daemon.meter.receive(self.participant, kind, message)
+            self._daemon.worked(self.participant)
             if self._daemon.stream is not None:
                 await self._daemon.stream.send(frames)
         else:
@@ -82,9 +90,10 @@ class Worker:
             kind, message = await self.messages.get()
             self._working = True
             stream = self._daemon.stream
-            frames = await loop.run_in_executor(self._daemon.pool, self.participant.receive, kind, message)
+            receive = self._daemon.meter.receive
+            frames = await loop.run_in_executor(self._daemon.pool, receive, self.participant, kind, message)
             self._working = False
-            self._daemon.note(self.participant)
+            self._daemon.worked(self.participant)
             if stream is not None and stream is self._daemon.stream:
                 await stream.send_whole(frames)
 
@@ -120,17 +129,31 @@ class Daemon:
         self.settings = resources.settings
         self.stream: Stream | None = None
         self.pool = ThreadPoolExecutor(4, thread_name_prefix="ce job")
-        self._journal = Journal(self.settings.state)
+        self._ledger = Ledger(self.settings.state / LEDGER, self.settings.name)
+        self.desk = Desk(resources, self._ledger)
+        self.meter = Meter()
+        self.meter.show(self.desk.states)
+        self._scraping = ScrapeServer(self.meter.instruments.text, self._health)
+        self._was_connected = False
         self._workers: dict[str, Worker] = {}
-        self._answered: dict[str, int] = {}  # rounds by job, over its attempts
-        self._noted: dict[str, Entry] = {}
+        self._considering: set[asyncio.Future[None]] = set()
         self._instance = os.urandom(16)
         self._stopping = asyncio.Event()
+        self._leaving: dict[
+            str, int
+        ] = {}  # before stopping: jobs that are to keep their state, and the last round kept
+        self._kept = asyncio.Event()
         self._reason, self._reason_at = "", 0.0
-        self._coordinator = ""
 
     def stop(self) -> None:
         self._stopping.set()
+
+    def reconsider(self) -> None:
+        """Somebody has approved or declined a job: those that wait for it look again."""
+        for worker in self._workers.values():
+            if worker.participant.waits_for_consent:
+                self._considering.add(task := asyncio.ensure_future(worker.take("reconsider", None)))
+                task.add_done_callback(self._considering.discard)
 
     @property
     def busy(self) -> bool:
@@ -139,36 +162,44 @@ class Daemon:
 
     async def run(self) -> None:
         """Until stopped: connect, serve, and after a pause connect again."""
+        if self.settings.metrics:
+            await self._scraping.start(self.settings.metrics)
         pause = FIRST_PAUSE_S
+        patience = cycle(DIAL_S)
         while not self._stopping.is_set():
             connected = False
             try:
-                connected = await self._serve()
+                connected = await self._serve(next(patience))
             except CeError as error:
                 self._say_why(error)
             pause = FIRST_PAUSE_S if connected else min(pause * 2, LONGEST_PAUSE_S)
             await self._pause(pause * random.uniform(0.7, 1.0))
+        await self._scraping.close()
         for worker in self._workers.values():
             worker.stop()
+        self.desk.stopped()
+        self._ledger.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
 
     # One connection.
 
-    async def _serve(self) -> bool:
+    async def _serve(self, dial_s: float) -> bool:
         """One stream, from Hello to its end. True: it was open, so the next try need not wait."""
         address = self.settings.coordinator
         channel = open_channel(address, self.resources.credentials)
         tasks: set[asyncio.Task[Any]] = set()
         welcomed = False
         try:
-            call = site_pb2_grpc.SiteServiceStub(channel).Connect()
-            self._welcome(await say_hello(call, address, self._hello()))
+            counted = CountedChannel(channel, self.meter.sent, self.meter.received)
+            call = site_pb2_grpc.SiteServiceStub(counted).Connect()
+            self._welcome(await say_hello(call, address, self._hello(), dial_s))
             welcomed = True
             stream = self.stream = Stream(call)
             stopping = asyncio.create_task(self._stopping.wait())
             tasks = {asyncio.create_task(self._read(call)), asyncio.create_task(stream.broken.wait()), stopping}
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if stopping in done:
+                await self._keep_states(stream, tasks - {stopping})
                 await stream.send([pb.SiteFrame(goodbye=pb.Goodbye(reason="the site's daemon stops"))])
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(call.code(), GOODBYE_S)
@@ -184,6 +215,7 @@ class Daemon:
             raise await ended(call, address) from error
         finally:
             self.stream = None
+            self.meter.connected.set(0)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -191,18 +223,43 @@ class Daemon:
                 _drop_waiting(worker)
             await channel.close(None)
             if welcomed:
-                log.info("disconnected", extra=fields(coordinator=self._coordinator))
+                log.info("disconnected", extra=fields(coordinator=self.desk.coordinator))
+
+    async def _keep_states(self, stream: Stream, tasks: set[asyncio.Task[Any]]) -> None:
+        """Ask the coordinator to let this site keep the states of its jobs before it goes; not for long."""
+        waiting = {name: own.kept_round for name, own in self.desk.participants.items() if own.under_way}
+        if not waiting:
+            return
+        await stream.send([pb.SiteFrame(leaving=pb.Leaving())])
+        self._leaving = waiting
+        done = asyncio.create_task(self._kept.wait())
+        await asyncio.wait({done, *tasks}, timeout=DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
+        done.cancel()
+
+    def worked(self, participant: Participant) -> None:
+        """A participant has done its work on a message."""
+        self.desk.note(participant)
+        before = self._leaving.get(participant.job)
+        if before is not None and (participant.kept_round > before or not participant.under_way):
+            del self._leaving[participant.job]
+            if not self._leaving:
+                self._kept.set()
 
     def _hello(self) -> pb.Hello:
-        held = [pb.Held(job=name, epoch=worker.participant.epoch) for name, worker in self._workers.items()]
         return pb.Hello(
-            site=self.settings.name, protocol=PROTOCOL, software=__version__, instance=self._instance, held=held
+            site=self.settings.name,
+            protocol=PROTOCOL,
+            software=__version__,
+            instance=self._instance,
+            held=self.desk.held(),
         )
 
     def _welcome(self, welcome: pb.Welcome) -> None:
-        self._coordinator = welcome.coordinator
+        self.desk.coordinator = one_line(welcome.coordinator, LONGEST_NAME)
+        self.meter.welcomed(self._was_connected)
+        self._was_connected = True
         self._reason = ""
-        log.info("connected", extra=fields(coordinator=self._coordinator, address=self.settings.coordinator))
+        log.info("connected", extra=fields(coordinator=self.desk.coordinator, address=self.settings.coordinator))
         apart = welcome.time_s - time.time()
         if abs(apart) > CLOCK_SLACK_S:
             log.warning(
@@ -221,78 +278,33 @@ class Daemon:
             await self._dispatch(kind, getattr(frame, kind))
 
     async def _dispatch(self, kind: str, message: Any) -> None:
-        worker = self._workers.get(message.job)
         if kind == "ended":
-            if worker is not None:
-                self._end(message)
+            if (worker := self._workers.pop(message.job, None)) is not None:
+                worker.stop()
+            if message.job in self.desk.participants:
+                self.meter.ended(message.state)
+            self.desk.ended(message)
             return
-        if kind == "offer" and (worker is None or worker.participant.epoch < message.epoch):
-            worker = self._begin(message, worker)
-        if worker is None or worker.participant.epoch != message.epoch:
-            return  # of an attempt that is over
+        participant = self.desk.addressed(kind, message)
+        if participant is None:
+            return
+        if not self.desk.engaged(participant):
+            assert self.stream is not None
+            await self.stream.send(participant.receive(kind, message))
+            return
+        worker = self._workers.get(message.job)
+        if worker is None or worker.participant is not participant:
+            if worker is not None:
+                worker.stop()
+            worker = self._workers[message.job] = Worker(participant, self)
+            self.meter.attempts.inc()
         await worker.take(kind, message)
 
-    # Jobs.
-
-    def _begin(self, offer: pb.Offer, former: Worker | None) -> Worker:
-        if former is not None:
-            self._answered[offer.job] = former.participant.rounds_answered
-            former.stop()
-        elif len(self._workers) >= MOST_JOBS:
-            raise MessageError("offer: more jobs than this site takes part in at once")
-        answered = self._answered.get(offer.job, 0)
-        participant = Participant(offer, self._coordinator, self.resources, answered)
-        worker = self._workers[offer.job] = Worker(participant, self)
-        log.info("job offered", extra=fields(job=offer.job, epoch=offer.epoch, sites=len(offer.roster)))
-        self._note(self._entry(participant, "offered"))
-        return worker
-
-    def _end(self, over: pb.Ended) -> None:
-        worker = self._workers.pop(over.job)
-        self._answered.pop(over.job, None)
-        worker.stop()
-        if worker.participant.refusal is None:
-            self._note(self._entry(worker.participant, over.state, over.reason, over.rule))
-        else:
-            # Why this site refused it knows better than it told anybody: that is what stays written down.
-            self.note(worker.participant)
-        self._noted.pop(over.job, None)
-        level = logging.INFO if over.state == "done" else logging.WARNING
-        named = {"job": over.job, "state": over.state}
-        if over.reason:
-            named["reason"] = over.reason
-        if worker.participant.finished:
-            named["results"] = str(self.settings.results / over.job)
-        log.log(level, "job over", extra=fields(**named))
-
-    def note(self, participant: Participant) -> None:
-        """Write down where a job stands, when that has changed."""
-        if participant.refusal is not None:
-            error = participant.refusal
-            if self._noted.get(participant.job, Entry("", "", 0)).state != "refused":
-                log.error("job refused", exc_info=error, extra=fields(job=participant.job))
-            self._note(self._entry(participant, "refused", str(error), getattr(error, "rule", "")))
-        elif participant.rounds_answered and self._noted[participant.job].state == "offered":
-            self._note(self._entry(participant, "running"))
-
-    def _entry(self, participant: Participant, state: str, reason: str = "", rule: str = "") -> Entry:
-        attempt = participant.attempt
-        model = privacy = ""
-        try:
-            job = Job.from_definition(attempt.definition)
-            model, privacy = job.model, job.privacy
-        except ConfigError:
-            pass
-        rounds = participant.rounds_answered if state != "running" else 0
-        sites, coordinator = attempt.roster, self._coordinator
-        return Entry(attempt.job, state, attempt.epoch, model, privacy, sites, coordinator, 0.0, reason, rule, rounds)
-
-    def _note(self, entry: Entry) -> None:
-        if self._noted.get(entry.job) != entry:
-            self._noted[entry.job] = entry
-            self._journal.write(entry)
-
     # Waiting.
+
+    def _health(self) -> tuple[bool, str]:
+        """A daemon that answers is well, also while its coordinator is away."""
+        return True, "ok: connected" if self.stream is not None else "ok: not connected"
 
     def _say_why(self, error: CeError) -> None:
         """Log why there is no connection: once, and again only when it changes or much later."""

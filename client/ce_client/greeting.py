@@ -22,10 +22,10 @@ from ce_proto.v1 import site_pb2_grpc
 WELCOME_S = 10.0
 
 
-async def say_hello(call: Any, address: str, hello: pb.Hello) -> pb.Welcome:
-    """The coordinator's answer; raises what it ended the stream with."""
+async def say_hello(call: Any, address: str, hello: pb.Hello, dial_s: float = WELCOME_S) -> pb.Welcome:
+    """The coordinator's answer; raises what it ended the stream with. The connection must be there within `dial_s`."""
     try:
-        await call.write(pb.SiteFrame(hello=hello))
+        await asyncio.wait_for(call.write(pb.SiteFrame(hello=hello)), dial_s)
         frame = await asyncio.wait_for(call.read(), WELCOME_S)
     except TimeoutError as error:
         raise Unreachable(f"{address} did not answer in time") from error

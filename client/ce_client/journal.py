@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import hashlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ce.errors import UnknownJob
+from ce.errors import ConfigError, UnknownJob
+from ce_client.state_files import name_of, remove, write_whole
+
+#: States of a job of which nothing more will come.
+OVER = ("done", "failed", "cancelled", "refused")
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,10 @@ class Entry:
     rule: str = ""
     rounds: int = 0
 
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
 
 class Journal:
     """The state directory of one site."""
@@ -38,21 +46,21 @@ class Journal:
 
     def write(self, entry: Entry) -> None:
         """Best effort: a job does not fail because nobody could note it down."""
-        with contextlib.suppress(OSError):
-            self._directory.mkdir(parents=True, exist_ok=True)
-            path = self._path(entry.job)
-            aside = path.with_suffix(".part")
-            aside.write_text(json.dumps({**asdict(entry), "since_s": time.time()}), encoding="utf-8")
-            aside.replace(path)
+        with contextlib.suppress(ConfigError):
+            write_whole(self._path(entry.job), {**asdict(entry), "since_s": time.time()})
 
     def entries(self) -> list[Entry]:
         """All jobs, the newest change first."""
-        found = []
-        for path in self._directory.glob("*.json") if self._directory.is_dir() else ():
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                keys = json.loads(path.read_bytes())
-                found.append(Entry(**{**keys, "sites": tuple(keys["sites"])}))
+        found = [entry for path in self._files() if (entry := _read(path)) is not None]
         return sorted(found, key=lambda entry: -entry.since_s)
+
+    def find(self, job: str) -> Entry | None:
+        """The job of this name, if it is known here."""
+        return _read(self._path(job))
+
+    def count(self) -> int:
+        """Jobs of which anything is noted."""
+        return sum(1 for _ in self._files())
 
     def entry(self, job: str) -> Entry:
         known = {entry.job: entry for entry in self.entries()}
@@ -62,6 +70,22 @@ class Journal:
             raise UnknownJob(f"this site was in no job named {job!r}{hint}: ce-client jobs lists those that it was in")
         return known[job]
 
+    def forget(self, job: str) -> bool:
+        """Whether there was anything to forget."""
+        return remove(self._path(job))
+
+    def _files(self) -> Iterator[Path]:
+        return self._directory.glob(f"{'?' * len(name_of(''))}.json")
+
     def _path(self, job: str) -> Path:
-        # A job's name is not a file's name: any text may be one.
-        return self._directory / f"{hashlib.sha256(job.encode()).hexdigest()[:32]}.json"
+        return self._directory / f"{name_of(job)}.json"
+
+
+def _read(path: Path) -> Entry | None:
+    """None also for a file that is damaged, or another one."""
+    try:
+        keys = json.loads(path.read_bytes())
+        entry = Entry(**{**keys, "sites": tuple(keys["sites"])})
+        return entry if isinstance(entry.since_s, int | float) and isinstance(entry.job, str) else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None

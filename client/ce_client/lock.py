@@ -1,9 +1,16 @@
-"""One daemon per site: two with the same certificate would take the stream away from each other, for ever."""
+"""One daemon per site: two with the same certificate would take the stream away from each other, for ever.
+
+The lock also says which process it is, so that `ce-client approve` can wake the daemon with SIGUSR1 instead of the
+daemon looking again and again.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +18,9 @@ from pathlib import Path
 from ce.errors import ConfigError
 
 FILE_NAME = "lock"
+WAKE = signal.SIGUSR1
+#: Commands that look whether a daemon runs hold the lock for some microseconds; a daemon that starts then tries again.
+_TRIES = 10_000
 
 
 @contextmanager
@@ -26,13 +36,101 @@ def sole_daemon(state: Path) -> Iterator[None]:
         ) from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"{path}: another daemon of this site is running: stop it, or give this one a directory of its own"
-            ) from error
+            taken = _take(descriptor)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be locked: {error.strerror}; keep state on a local disk") from error
+        if not taken:
+            raise ConfigError(
+                f"{path}: another daemon of this site is running: stop it, or give this one a directory of its own"
+            )
+        _survive_waking()  # before anybody can know where to send the signal
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {_process_numbers()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def is_running(state: Path) -> bool:
+    """Whether a daemon holds the lock, on this machine, in whatever container."""
+    with _lock_file(state) as descriptor:
+        return descriptor is not None and _is_held(descriptor)
+
+
+def running_daemon(state: Path) -> int | None:
+    """The process id of this site's daemon; None: none is running, or none that this process could send a signal to."""
+    with _lock_file(state) as descriptor:
+        if descriptor is None or not _is_held(descriptor):
+            return None
+        process, _, numbers = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip().partition(" ")
+    if not process.isdecimal() or numbers != _process_numbers():
+        return None
+    return int(process)
+
+
+def wake_daemon(state: Path) -> bool:
+    """Tell this site's daemon that something here has changed. False: there is none to be told."""
+    process = running_daemon(state)
+    if process is None:
+        return False
+    try:
+        os.kill(process, WAKE)
+    except ProcessLookupError:
+        return False
+    except PermissionError as error:
+        raise ConfigError(
+            f"the daemon (process {process}) belongs to another user, and could not be told: run this command as that "
+            "user, or restart the daemon"
+        ) from error
+    return True
+
+
+@contextmanager
+def _lock_file(state: Path) -> Iterator[int | None]:
+    path = state / FILE_NAME
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}: run this as the daemon's user") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int) -> bool:
+    for _ in range(_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if _is_held(descriptor):
+            return False
+    return False
+
+
+def _is_held(descriptor: int) -> bool:
+    """Whether a daemon has it; those who only look, like this, share it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return False
+
+
+def _process_numbers() -> str:
+    """Which numbering of processes this one is in: a container has its own, and there a number is another process."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "-"
+
+
+def _survive_waking() -> None:
+    """Unless somebody handles it, the signal would end the process."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(WAKE) is signal.SIG_DFL:
+        signal.signal(WAKE, signal.SIG_IGN)

@@ -8,14 +8,19 @@ from datetime import datetime
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from ce.checkpoints import CheckpointFiles
 from ce.errors import ConfigError
 from ce.identity.keys import PrivateKey, read_secret
 from ce.identity.papers import Papers
 from ce.identity.peers import Peers
 from ce.labels import LabelTable
+from ce.policy import Policy
+from ce.privacy.derivation import derive
 from ce.transport.tls import Credentials
 from ce_client.config import PASSPHRASE_VARIABLE, ClientSettings, Labels
-from ce_client.policy import Policy
+
+#: Where checkpoints are, below the state directory.
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,13 @@ class Resources:
     @property
     def certificate_der(self) -> bytes:
         return self.certificate.public_bytes(Encoding.DER)
+
+    @property
+    def checkpoints(self) -> CheckpointFiles:
+        """States of jobs under way, under a key that follows from this site's secret."""
+        key = derive(self.secret, b"ce checkpoints")
+        own = self.settings
+        return CheckpointFiles(own.state / CHECKPOINTS, key, own.largest_checkpoint, own.least_free)
 
     def peers(self) -> Peers:
         return Peers.read(self.settings.peers)

@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import shutil
+import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 from ce.errors import ConfigError, InputError, JobFailed, Refused
 from ce.job import Job
 from ce.protocol.topology import Categories
-from ce.results import write_consensus
+from ce.results import as_it_is, write_consensus
 from ce.ring import Reals
 
 CONSENSUS, REPORT = "consensus.csv", "report.json"
@@ -25,8 +27,10 @@ CONSENSUS, REPORT = "consensus.csv", "report.json"
 class Results:
     """The result directory of one site."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, cell: Callable[[Any], Any] = as_it_is) -> None:
+        """`cell`: how ids and labels are written."""
         self._directory = directory
+        self._cell = cell
 
     def of(self, job: str) -> Path:
         return self._directory / job
@@ -46,11 +50,10 @@ class Results:
 
     def refuse_other(self, job: Job, digest: bytes) -> None:
         """A job whose name stands for another job's results here is refused, before it can overwrite them."""
-        try:
-            known = json.loads((self.of(job.name) / REPORT).read_bytes()).get("job_digest")
-        except (OSError, ValueError, AttributeError):
-            known = None
-        if self.of(job.name).exists() and known != digest.hex():
+        target = self.of(job.name)
+        if target.is_symlink():
+            raise ConfigError(f"{target}: is a link, and nothing is written through it: remove it")
+        if os.path.lexists(target) and _digest_in(target / REPORT) != digest.hex():
             raise Refused(
                 "results of another job",
                 f"this site has results of another job named {job.name}: give the new one another name",
@@ -64,13 +67,14 @@ class Results:
         memberships: Reals,
         classes: Categories,
         report: dict[str, Any],
+        excluded: NDArray[np.bool_] | None = None,
     ) -> Path:
         """Everything into a directory aside, which then takes its place; results of an earlier attempt are replaced."""
         target = self.of(job.name)
         aside = self._directory / f".{uuid4().hex}.part"
         try:
             aside.mkdir(parents=True)
-            write_consensus(aside / CONSENSUS, ids, labels, memberships, classes)
+            write_consensus(aside / CONSENSUS, ids, labels, memberships, classes, excluded, cell=self._cell)
             (aside / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
             for path in (aside / CONSENSUS, aside / REPORT):
                 _sync(path)
@@ -84,6 +88,19 @@ class Results:
             with contextlib.suppress(OSError):
                 shutil.rmtree(aside)
         return target
+
+
+def _digest_in(report: Path) -> str | None:
+    """Of the job that a report is of; None when it is none, or something else has its name."""
+    try:
+        handle = os.open(report, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                return None
+            digest = json.loads(file.read()).get("job_digest")
+            return digest if isinstance(digest, str) else None
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
 
 
 def _sync(path: Path) -> None:

@@ -1,8 +1,9 @@
-"""ce-client jobs and show: the jobs that this site was in."""
+"""ce-client jobs, show and forget: the jobs that this site was in."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +12,15 @@ import click
 from rich.text import Text
 
 from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table
+from ce.errors import ConfigError, Refused
+from ce_client.attempts import Memory
 from ce_client.cli.options import config_option, read_config
+from ce_client.consents import Consents
 from ce_client.journal import Journal
+from ce_client.lock import is_running
+from ce_client.previews import Previews
+from ce_client.resources import CHECKPOINTS
+from ce_client.state_files import name_of
 
 _COLOURS = {"done": "green", "failed": "red", "refused": "red", "cancelled": "yellow", "running": "cyan"}
 
@@ -79,3 +87,61 @@ def show(job: str, config: Path, format_: str) -> None:
     if facts["results"]:
         table.add_row("results", Text(str(results)))
     show_table(table)
+
+
+@click.command(short_help="Remove what this site keeps of a job; never the ledger.")
+@click.argument("job")
+@click.option("--results", is_flag=True, help="Its results as well.")
+@config_option
+@format_option
+def forget(job: str, results: bool, config: Path, format_: str) -> None:
+    """Remove what this site keeps of a job: its entry in the journal, preview, consent and checkpoints.
+
+    Results stay, unless --results is given. The ledger stays, whatever is given: what has left has left. So does the
+    roster under which the labels were contributed.
+
+    \b
+    Examples:
+      ce-client forget demo --config /srv/ce-site
+      ce-client forget demo --results --config /srv/ce-site
+    """
+    settings = read_config(config)
+    journal = Journal(settings.state)
+    under_way = [entry for entry in journal.entries() if entry.job == job and not entry.over]
+    if under_way and is_running(settings.state):
+        raise Refused(
+            "job under way", f"job {job!r} is {under_way[0].state} here: wait for its end, or stop the daemon"
+        )
+    found = {
+        "preview": Previews(settings.state).forget(job),
+        "consent": Consents(settings.state).forget(job),
+        "attempts": Memory(settings.state).forget(job),
+        "checkpoints": _remove_tree(settings.state / CHECKPOINTS, name_of(job)),
+        "results": results and _remove_tree(settings.results, job),
+        # The last: whoever is interrupted before finds the job again.
+        "journal": journal.forget(job),
+    }
+    removed = [name for name, there in found.items() if there]
+    if not removed:
+        journal.entry(job)  # raises for a job that this site has never heard of
+    kept = ["ledger"] + (["results"] if _is_there(settings.results, job) else [])
+    say(
+        format_,
+        {"job": job, "removed": removed, "kept": kept},
+        f"removed of {job}: {', '.join(removed)}; kept: {', '.join(kept)}",
+    )
+
+
+def _is_there(directory: Path, name: str) -> bool:
+    """A directory of this very name: a job may have been offered under a name that is a path to somewhere else."""
+    return Path(name).name == name and name not in ("", ".", "..") and (directory / name).is_dir()
+
+
+def _remove_tree(directory: Path, name: str) -> bool:
+    if not _is_there(directory, name):
+        return False
+    try:
+        shutil.rmtree(directory / name)
+    except OSError as error:
+        raise ConfigError(f"{directory / name}: cannot be removed: {error.strerror}") from error
+    return True

@@ -9,7 +9,9 @@ import click
 from ce import __version__
 from ce.cli.entry import CONTEXT, EXIT_CODES, Commands, add_completion, enter, log_level_option
 from ce.logs import configure
-from ce_client.cli.jobs import jobs, show
+from ce_client.cli.deciding import allow_roster, approve, decline, preview
+from ce_client.cli.jobs import forget, jobs, show
+from ce_client.cli.ledger import ledger
 from ce_client.cli.running import check, run
 from ce_client.cli.setup import fingerprint, init, trust
 
@@ -32,7 +34,8 @@ def cli(log_level: str) -> None:
 
 cli.add_section("Set up", init, fingerprint, trust, check)
 cli.add_section("Run", run)
-cli.add_section("Jobs", jobs, show)
+cli.add_section("Jobs", jobs, show, preview, approve, decline, allow_roster)
+cli.add_section("What has left this site, and what is kept", ledger, forget)
 add_completion(cli, "ce-client")
 
 

@@ -15,13 +15,17 @@ import click
 from ce.cli.checking import Checks, check_writable
 from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
-from ce.errors import ConfigError
+from ce.errors import ConfigError, InputError
 from ce.identity.peers import Peers
+from ce.labels.randomised import epsilons
 from ce.logs import configure, relay_native_stderr
+from ce.memory import give_back_large_arrays
+from ce.policy import Policy
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
-from ce_client.lock import sole_daemon
-from ce_client.policy import Policy
+from ce_client.ledger import FILE_NAME as LEDGER
+from ce_client.ledger import verify
+from ce_client.lock import WAKE, sole_daemon
 from ce_client.resources import Resources, read_labels
 
 #: A certificate that ends sooner than this is worth a word.
@@ -35,8 +39,8 @@ _CLOCK_SLACK_S = 60.0
 def run(config: Path, log_level: str | None, format_: str | None) -> None:
     """Run this site's daemon until it is told to stop (SIGTERM, Ctrl-C).
 
-    It dials the coordinator, and again whenever the connection breaks. Nobody can connect to it. Labels, policy and
-    peers are read anew for every job.
+    It dials the coordinator, and again whenever the connection breaks. Nobody can connect to it, unless `metrics` lets
+    somebody watch it. Labels, policy and peers are read anew for every job.
 
     \b
     Examples:
@@ -46,6 +50,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     """
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    give_back_large_arrays()
     _use_proxy(settings)
     resources = Resources.open(settings)
     # Better now than when a job asks for them.
@@ -64,9 +69,14 @@ async def _run(resources: Resources) -> bool:
     from ce_client.daemon import Daemon
 
     daemon = Daemon(resources)
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, daemon.stop)
+        loop.add_signal_handler(number, daemon.stop)
+    loop.add_signal_handler(WAKE, daemon.reconsider)
     await daemon.run()
+    # The loop takes its handlers with it, and the signal would end a process that has only to write its last lines.
+    loop.remove_signal_handler(WAKE)
+    signal.signal(WAKE, signal.SIG_IGN)
     return daemon.busy
 
 
@@ -101,6 +111,7 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
     if policy is not None:
         privacy, least = policy.weakest_privacy, policy.min_sites
         checks.note("policy", f'sends sums as "{privacy}" or better, in jobs of {least} sites or more')
+        checks.note("rules", _rules(policy))
     peers = checks.run("peers", lambda: _some_peers(settings.peers), None)
     if peers is not None:
         checks.note("peers", f"trusts {', '.join(peers.pins)}")
@@ -110,14 +121,42 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
             "labels",
             f"{table.n_objects:,} objects, {len(table.clusterings)} clusterings, {len(table.classifiers)} classifiers",
         )
+    if policy is not None and policy.randomise and table is not None:
+        found = checks.run("randomise", lambda: epsilons(table, policy.randomise), None)
+        if found is not None:
+            listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.items())
+            checks.note(
+                "randomise", f"each label is replaced with probability {policy.randomise:g}: epsilon {listed} per draw"
+            )
     for name, directory in (("results", settings.results), ("state", settings.state)):
         checks.run(name, lambda directory=directory: check_writable(directory), f"{directory} can be written")  # type: ignore[misc]
+    if not (settings.state / LEDGER).exists():
+        checks.note("ledger", "nothing has left this site yet")
+    elif resources is not None:
+        recorded = checks.run("ledger", lambda: _verified(settings.state / LEDGER, resources), None)
+        if recorded is not None:
+            checks.note("ledger", recorded)
     if resources is not None:
         _use_proxy(settings)
         apart = checks.run("coordinator", lambda: run_async(_call(resources)), None)
         if apart is not None:
             checks.note("coordinator", f"{settings.coordinator} lets this site in")
             checks.run("clock", lambda: _near(apart), "agrees with the coordinator's")
+
+
+def _rules(policy: Policy) -> str:
+    minimums = ("min_sites", "min_objects", "min_foreign_columns", "min_classifiers", "min_cluster")
+    asked = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
+    below = "is left out" if policy.below_minimum == "exclude" else "makes this site refuse"
+    begins = "by itself" if policy.consent == "auto" else "when it is approved here"
+    return f"{asked}; what is below {below}; a job begins {begins}"
+
+
+def _verified(path: Path, resources: Resources) -> str:
+    found = verify(path, resources.certificate)
+    if not found.ok:
+        raise InputError(f"{path}, {found.sentence}")
+    return found.sentence
 
 
 def _some_peers(path: Path) -> Peers:

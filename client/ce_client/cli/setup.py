@@ -16,10 +16,10 @@ from ce.identity.keys import make_key, read_key, write_key, write_secret
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.identity.requests import make_csr
+from ce.policy import sample_policy
 from ce.settings import sample
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import FILE_NAME, PASSPHRASE_VARIABLE, ClientSettings
-from ce_client.policy import sample_policy
 
 _HEADING = "Configuration of a ce site. Every key is here, with its default."
 _PUBLIC = 0o644

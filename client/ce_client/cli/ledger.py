@@ -1,0 +1,203 @@
+"""ce-client ledger: what has left this site, and whether the record of it is as it was written."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table, size
+from ce.errors import InputError, UnknownJob
+from ce.identity.certificates import read_certificate
+from ce_client import ledger as ledgers
+from ce_client.chain import NO_LINES
+from ce_client.cli.options import config_option, read_config
+
+WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1}
+
+
+@click.group(short_help="What has left this site, contribution by contribution.")
+def ledger() -> None:
+    """What has left this site: state/ledger.jsonl, one line per contribution, chained and signed.
+
+    It proves which bytes were sent, when, in which job and into totals with whom. It does not prove what they meant:
+    that they were computed as they should be from the labels that this site has.
+
+    \b
+    Examples:
+      ce-client ledger list --config /srv/ce-site
+      ce-client ledger show demo --config /srv/ce-site
+      ce-client ledger verify --config /srv/ce-site
+    """
+
+
+@ledger.command("list", short_help="List the jobs in which something has left.")
+@config_option
+@format_option
+def list_(config: Path, format_: str) -> None:
+    """List the jobs in which something has left, the newest first.
+
+    \b
+    Examples:
+      ce-client ledger list --config /srv/ce-site
+      ce-client ledger list --config /srv/ce-site --format json
+    """
+    path = read_config(config).state / ledgers.FILE_NAME
+    found = _by_job(ledgers.entries(path))
+    if format_ == "json" or not found:
+        say(format_, found, "nothing has left this site yet")
+        return
+    table = list_table("job", "attempts", "contributions", "sent", "mode", "sites", "ended", "last")
+    for own in found:
+        table.add_row(
+            Text(own["job"]),
+            str(own["attempts"]),
+            f"{own['contributions']:,}",
+            size(own["bytes"]),
+            own["mode"],
+            ", ".join(own["roster"]),
+            own["state"] or "not yet",
+            ago(time.time() - own["last_s"]),
+        )
+    show_table(table)
+
+
+@ledger.command(short_help="Show what has left in one job, array by array.")
+@click.argument("job")
+@config_option
+@format_option
+def show(job: str, config: Path, format_: str) -> None:
+    """Show what has left in one job, array by array; with --format json, every line of the ledger about it.
+
+    \b
+    Examples:
+      ce-client ledger show demo --config /srv/ce-site
+      ce-client ledger show demo --config /srv/ce-site --format json
+    """
+    path = read_config(config).state / ledgers.FILE_NAME
+    lines = [line for line in ledgers.entries(path) if line.get("job") == job]
+    if not lines:
+        known = sorted({str(line["job"]) for line in ledgers.entries(path) if "job" in line})
+        close = difflib.get_close_matches(job, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise UnknownJob(f"nothing has left this site in a job named {job!r}{hint}: ce-client ledger list has them all")
+    if format_ == "json":
+        click.echo(json.dumps(lines, indent=2))
+        return
+    facts = fact_table()
+    for line in lines:
+        if line["kind"] != "contribution":
+            facts.add_row(f"{datetime.fromtimestamp(line['time_s'], UTC):%Y-%m-%d %H:%M:%S} UTC", Text(_said(line)))
+    show_table(facts)
+    arrays = list_table("array", "type", "shape", "mode", "in a total with", "times", "rounds")
+    for (name, kind, shape, mode, contributors), rounds in _by_array(lines).items():
+        words = " x ".join(f"{length:,}" for length in shape) or "1"
+        span = f"{min(rounds)} to {max(rounds)}" if len(rounds) > 1 else str(rounds[0])
+        arrays.add_row(Text(name), kind, words, mode, ", ".join(contributors), f"{len(rounds):,}", span)
+    if arrays.rows:
+        click.echo()
+        show_table(arrays)
+
+
+@ledger.command(short_help="See whether every line is as it was written.")
+@click.option(
+    "--certificate",
+    "certificates",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Of the key that signed; may be given again for a key that has changed.  [default: this site's]",
+)
+@click.option("--head", help="A head that was noted elsewhere, 64 hex digits: see whether it is still in the chain.")
+@config_option
+@format_option
+def verify(certificates: tuple[Path, ...], head: str | None, config: Path, format_: str) -> None:
+    """See whether every line of the ledger is as it was written: offline, with this site's certificate.
+
+    Finds every line that was changed, moved, removed or put in between. Lines cut off at the end leave no trace in the
+    file, except that contributions without a signed end are counted; who has noted a later head finds that, too.
+
+    \b
+    Examples:
+      ce-client ledger verify --config /srv/ce-site
+      ce-client ledger verify --certificate site.pem --certificate former.pem --config /srv/ce-site --format json
+    """
+    settings = read_config(config)
+    path = settings.state / ledgers.FILE_NAME
+    if not path.exists():
+        say(format_, {"ok": True, **asdict(ledgers.Verification())}, "nothing has left this site yet")
+        return
+    shown = [read_certificate(own) for own in certificates or (settings.certificate,)]
+    found = ledgers.verify(path, *shown, head=None if head is None else _head(head))
+    say(format_, {"ok": found.ok, **asdict(found)}, *([found.sentence, f"head {found.head}"] if found.ok else ()))
+    if not found.ok:
+        raise InputError(f"{path}, {found.sentence}")
+
+
+def _head(text: str) -> bytes:
+    try:
+        head = bytes.fromhex(text)
+    except ValueError:
+        head = b""
+    if len(head) != len(NO_LINES):
+        raise click.UsageError("a head is 64 hex digits, as ce-client ledger verify prints it")
+    return head
+
+
+def _by_job(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        if "job" not in line:
+            continue
+        new = {"job": line["job"], "attempts": 0, "contributions": 0, "bytes": 0, "mode": "", "roster": [], "state": ""}
+        # The last one named comes last, and so first when turned round: two may be of the same millisecond.
+        own = found[line["job"]] = found.pop(line["job"], new)
+        own["last_s"] = line["time_s"]
+        if line["kind"] == "begin":
+            own |= {"attempts": own["attempts"] + 1, "mode": line["mode"], "roster": line["roster"], "state": ""}
+        elif line["kind"] == "contribution":
+            own["contributions"] += 1
+            own["bytes"] += sum(map(_bytes, line["arrays"].values()))
+        elif line["kind"] == "end":
+            own["state"] = line["state"]
+    return list(reversed(found.values()))
+
+
+def _by_array(lines: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:
+    """In which rounds each array was sent, in the same shape, mode and company."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for line in lines:
+        for name, own in line.get("arrays", {}).items():
+            same = (name, own["type"], tuple(own["shape"]), own["mode"], tuple(own["contributors"]))
+            found.setdefault(same, []).append(line["round"])
+    return found
+
+
+def _bytes(array: dict[str, Any]) -> int:
+    words: int = math.prod(array["shape"])
+    return words * WORD_BYTES.get(array["type"], 8)
+
+
+def _said(line: dict[str, Any]) -> str:
+    """A line that is no contribution, as people say it."""
+    match line["kind"]:
+        case "begin":
+            text = f"attempt {line['epoch']} begins: {line['mode']} sums with {', '.join(line['roster'])}"
+            if line["randomise"]:
+                listed = ", ".join(f"{value:.2f} ({column})" for column, value in line["epsilon"].items())
+                text += f"; each label replaced with probability {line['randomise']:g}, epsilon {listed}"
+            return text
+        case "end":
+            return f"attempt {line['epoch']} ends: {line['state']}; signed"
+        case "allow-roster":
+            return f"totals with {', '.join(line['roster'])} are allowed, beside those with others"
+        case other:
+            return str(other)
