@@ -1,0 +1,147 @@
+"""Whatever happens to processes, streams and clocks: the job ends as if nothing had happened, or fails as it says.
+
+Schedules follow from their seeds. Planted bugs show that the invariants would be missed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+from schedules import Cases, play
+from world import Violation, World
+
+from ce.job import PRIVACY
+from ce.privacy.pairs import EphemeralKey
+from ce.protocol import handshake
+from ce.protocol.covering import Cover
+from ce.protocol.handshake import Handshake
+from ce_client.engagement import Engagement
+from ce_coordinator.core.instructions import SaveJob
+from ce_coordinator.core.rounds import Rounds
+
+#: `make faults` asks for more.
+SCHEDULES = int(os.environ.get("CE_FAULT_SCHEDULES", "300"))
+BATCH = 10
+
+
+@pytest.fixture(scope="module", name="cases")
+def _cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    return Cases(tmp_path_factory.mktemp("cases"))
+
+
+#: Every layout and every model; half of all jobs are bce.
+KINDS = (("rows", "bce"), ("columns", "mixture"), ("ragged", "bce"), ("ragged", "bc3e"))
+
+
+def variant(seed: int) -> tuple[str, str, str]:
+    """Every kind in every mode, in turn."""
+    return *KINDS[seed % 4], PRIVACY[seed // 4 % 3]
+
+
+@pytest.mark.parametrize("batch", range((SCHEDULES + BATCH - 1) // BATCH))
+def test_no_job_is_lost_hangs_or_ends_otherwise(batch: int, cases: Cases, record_property: Any) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        outcome = play(cases, seed, *variant(seed))
+        seen.update(
+            {
+                outcome.state: 1,
+                "resumed": outcome.resumed,
+                "attempts": outcome.attempts,
+                "faults": outcome.faults,
+                "left behind": len(outcome.left_behind),
+            }
+        )
+    for name, count in seen.items():
+        record_property(name, count)
+    assert seen["done"] >= 2
+    assert seen["attempts"] >= BATCH
+
+
+def test_schedules_are_worth_their_name(cases: Cases) -> None:
+    """Most jobs are done all the same, in several attempts, and many of those go on from a checkpoint."""
+    outcomes = [play(cases, seed, *variant(seed)) for seed in range(1000, 1030)]
+    assert sum(outcome.state == "done" for outcome in outcomes) >= 20
+    assert sum(outcome.attempts for outcome in outcomes) > 45
+    assert sum(outcome.resumed for outcome in outcomes) >= 5
+
+
+# Planted bugs.
+
+
+def _found(cases: Cases, match: str, seeds: range) -> None:
+    """Some schedule shows the bug, and the invariant that it breaks is named."""
+
+    def look() -> None:
+        for seed in seeds:
+            play(cases, seed, *variant(seed))
+
+    with pytest.raises(Violation, match=match):
+        look()
+
+
+def test_a_checkpoint_that_is_made_after_it_was_announced_is_noticed(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance, keep = Rounds.advance, Rounds._keep
+    late: list[Rounds] = []
+
+    def announce(self: Rounds) -> tuple[bool, str]:
+        late.append(self)
+        return True, ""
+
+    def keep_first(self: Rounds, wanted: bool) -> Any:
+        while late:
+            keep(late.pop())  # when the next round is at hand
+        return advance(self, wanted)
+
+    monkeypatch.setattr(Rounds, "_keep", announce)
+    monkeypatch.setattr(Rounds, "advance", keep_first)
+    _found(cases, "which the coordinator has not kept", range(3))
+
+
+def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys that outlive a process, and masks that are not bound to an epoch: either alone would not be enough."""
+    keys: dict[str, EphemeralKey] = {}
+    init, pair_key, context = Handshake.__init__, EphemeralKey.pair_key, Cover._context
+
+    def with_a_key_that_lasts(self: Handshake, attempt: Any, site: str, *rest: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(handshake, "EphemeralKey", lambda: keys.setdefault(site, EphemeralKey()))
+            init(self, attempt, site, *rest)
+
+    def of_no_epoch(self: Any, *where: Any) -> bytes:
+        self._attempt = b""
+        return context(self, *where)
+
+    monkeypatch.setattr(EphemeralKey, "pair_key", lambda self, public, *context: pair_key(self, public))
+    monkeypatch.setattr(Handshake, "__init__", with_a_key_that_lasts)
+    monkeypatch.setattr(Cover, "_context", of_no_epoch)
+    _found(cases, "uses a keystream twice", range(4, 240, 12))
+
+
+def test_an_end_that_is_announced_before_it_is_written_down_is_noticed(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    do = World.do
+
+    def announce_first(self: World, steps: Any) -> None:
+        steps = list(steps)
+        do(self, [step for step in steps if not isinstance(step, SaveJob)])
+        do(self, [step for step in steps if isinstance(step, SaveJob)])
+
+    monkeypatch.setattr(World, "do", announce_first)
+    _found(cases, "not written down", range(3))
+
+
+def test_answers_that_are_not_in_the_ledger_are_noticed(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Engagement._recorded
+    monkeypatch.setattr(
+        Engagement, "_recorded", lambda self, answer: answer if answer.round == 5 else recorded(self, answer)
+    )
+    _found(cases, "are not in its ledger", range(3))
