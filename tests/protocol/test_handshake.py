@@ -30,11 +30,14 @@ from ce.protocol.handshake import (
     Attempt,
     Handshake,
     KeyShare,
+    Summary,
     check_enrolment,
     check_key_share,
     pseudonym_digest,
     sign_enrolment,
     sign_key_share,
+    story,
+    summary_of,
 )
 from ce.protocol.topology import ColumnClaim, Enrolment
 
@@ -366,16 +369,33 @@ def test_an_enrolment_shows_no_id_and_no_category(ids: list[str]) -> None:
     shown = enrolment(table(ids, secret), votes=False, job_key=KEY)
     text = repr(shown).encode() + shown.objects.tobytes() + repr(shown.columns[0].categories).encode()
     assert not any(category.encode() in text for category in secret)
-    assert shown.columns[0].categories == tokens(KEY, "c", secret)
+    assert shown.columns[0].categories == tuple(sorted(tokens(KEY, "c", secret)))
+    other_way = enrolment(table(ids, secret[::-1]), votes=False, job_key=KEY)
+    assert shown.columns[0].categories == other_way.columns[0].categories, "the order of categories is the site's own"
     again = enrolment(table(ids[::-1], secret), votes=False, job_key=KEY)
     assert {o.tobytes() for o in shown.objects} == {o.tobytes() for o in again.objects}
     assert pseudonym_digest(shown) == pseudonym_digest(again) or len(ids) > 1
 
 
+@pytest.mark.parametrize(("labels", "shown"), [(0, 0), (1, 1), (99, 99), (100, 100), (101, 100), (130, 100)])
+def test_an_enrolment_shows_how_many_objects_have_a_label_but_not_how_many_hundreds(labels: int, shown: int) -> None:
+    whole = table([f"o{i}" for i in range(130)], ("x", "y"))
+    codes = np.where(np.arange(130) < labels, whole.columns[0].codes, -1).astype(np.int32)
+    own = replace(whole, columns=(replace(whole.columns[0], codes=codes),))
+    for key in (None, KEY):
+        enrolled = enrolment(own, votes=False, job_key=key)
+        assert [claim.labels for claim in enrolled.columns] == [shown]
+        assert [column.labels for column in summary_of(enrolled).columns] == [shown]
+
+
 OWN = Enrolment(
     np.frombuffer(bytes(range(48)), dtype="V16"),
-    (ColumnClaim("a", "clustering", False, ("t1", "t2"), "text"), ColumnClaim("b", "clustering", True, (), None)),
+    (ColumnClaim("a", "clustering", False, ("t1", "t2"), "text", 3), ColumnClaim("b", "clustering", True, (), None)),
 )
+
+
+REVISION = 2
+SIGNED = summary_of(OWN, REVISION)
 
 
 def claims(**changes: Any) -> Enrolment:
@@ -393,41 +413,125 @@ CHANGED_ENROLMENTS = {
     "another kind": claims(kind="classifier"),
     "soft": claims(soft=True),
     "a category less": claims(categories=("t1",)),
+    "another category": claims(categories=("t1", "t3")),
     "categories in another order": claims(categories=("t2", "t1")),
     "categories run together": claims(categories=("t1t2",)),
+    "a label less": claims(labels=2),
+    "a label in the other column": replace(
+        OWN, columns=(replace(OWN.columns[0], labels=2), replace(OWN.columns[1], labels=1))
+    ),
     "another way of writing": claims(written="integers"),
     "no way of writing": claims(written=None),
     "a category for a column's name": replace(
         OWN, columns=(replace(OWN.columns[0], categories=("t1",)), replace(OWN.columns[1], name="t2"))
     ),
 }
+#: What is shown of an enrolment, each field changed by itself, also where no enrolment would have it so.
+CHANGED_SUMMARIES = {name: summary_of(other, REVISION) for name, other in CHANGED_ENROLMENTS.items()} | {
+    "fewer objects of the same digest": replace(SIGNED, objects=2),
+    "other objects of the same number": replace(SIGNED, pseudonym_digest=bytes(32)),
+    "fewer categories of the same digest": replace(
+        SIGNED, columns=(replace(SIGNED.columns[0], categories=1), *SIGNED.columns[1:])
+    ),
+    "other categories of the same number": replace(
+        SIGNED, columns=(replace(SIGNED.columns[0], categories_digest=bytes(32)), *SIGNED.columns[1:])
+    ),
+    "more labels": replace(SIGNED, columns=(replace(SIGNED.columns[0], labels=99), *SIGNED.columns[1:])),
+    "no column": replace(SIGNED, columns=()),
+    "a column twice": replace(SIGNED, columns=(*SIGNED.columns, SIGNED.columns[0])),
+    "an older revision": replace(SIGNED, revision=REVISION - 1),
+    "a newer revision": replace(SIGNED, revision=REVISION + 1),
+}
 
 
-@pytest.mark.parametrize("other", CHANGED_ENROLMENTS.values(), ids=CHANGED_ENROLMENTS)
-def test_the_signature_of_an_enrolment_covers_all_that_is_in_it(members: dict[str, Member], other: Enrolment) -> None:
+@pytest.mark.parametrize("other", CHANGED_SUMMARIES.values(), ids=CHANGED_SUMMARIES)
+def test_the_signature_of_an_enrolment_covers_all_that_is_in_it(members: dict[str, Member], other: Summary) -> None:
     certificate = parse_certificate(members["north"].certificate)
-    signature = sign_enrolment(ATTEMPT, "north", OWN, members["north"].key)
-    check_enrolment(ATTEMPT, "north", OWN, signature, certificate)
+    signature = sign_enrolment(ATTEMPT, "north", SIGNED, members["north"].key)
+    check_enrolment(ATTEMPT, "north", SIGNED, signature, certificate)
     with pytest.raises(MessageError, match="enrolment of north: not a signature"):
         check_enrolment(ATTEMPT, "north", other, signature, certificate)
+    # Masks are bound to the same.
+    private = {"east": 1, "north": 2}
+    told = story({"east": SIGNED, "north": SIGNED}, private)
+    assert told == story({"east": SIGNED, "north": SIGNED}, dict(private))
+    assert told != story({"east": SIGNED, "north": other}, private)
+    assert told != story({"east": SIGNED, "north": SIGNED}, {"east": 2, "north": 1})
+
+
+def test_a_summary_shows_no_pseudonym_and_no_token() -> None:
+    shown = repr(vars(SIGNED)) + repr([vars(column) for column in SIGNED.columns])
+    assert not any(repr(own.tobytes())[2:-1] in shown for own in OWN.objects)
+    assert not any(token in shown for token in OWN.columns[0].categories)
+    assert (SIGNED.objects, [column.categories for column in SIGNED.columns]) == (3, [2, 0])
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_the_signature_of_an_enrolment_is_worth_nothing_in_another_attempt(
     members: dict[str, Member], other: Attempt
 ) -> None:
-    signature = sign_enrolment(other, "north", OWN, members["north"].key)
+    signature = sign_enrolment(other, "north", SIGNED, members["north"].key)
     with pytest.raises(MessageError, match="enrolment of north"):
-        check_enrolment(ATTEMPT, "north", OWN, signature, parse_certificate(members["north"].certificate))
+        check_enrolment(ATTEMPT, "north", SIGNED, signature, parse_certificate(members["north"].certificate))
 
 
 def test_the_signature_of_an_enrolment_is_its_sites(members: dict[str, Member]) -> None:
     certificate = parse_certificate(members["north"].certificate)
     for site, signer in (("south", "north"), ("north", "south")):
-        signature = sign_enrolment(ATTEMPT, site, OWN, members[signer].key)
+        signature = sign_enrolment(ATTEMPT, site, SIGNED, members[signer].key)
         with pytest.raises(MessageError, match="enrolment of north"):
-            check_enrolment(ATTEMPT, "north", OWN, signature, certificate)
+            check_enrolment(ATTEMPT, "north", SIGNED, signature, certificate)
     # Signed as something else, with the same key.
     share = sign_key_share(ATTEMPT, "north", EphemeralKey(), members["north"].key, members["north"].certificate)
     with pytest.raises(MessageError, match="enrolment of north"):
-        check_enrolment(ATTEMPT, "north", OWN, share.signature, certificate)
+        check_enrolment(ATTEMPT, "north", SIGNED, share.signature, certificate)
+
+
+# What every site has enrolled, shown by whoever relays it.
+
+Shown = dict[str, tuple[Summary, bytes]]
+Show = Callable[[Shown, Mapping[str, Member]], Any]
+
+
+def enrolled(members: Mapping[str, Member], attempt: Attempt = ATTEMPT) -> Shown:
+    """Each with something of its own."""
+    summaries = {site: replace(SIGNED, objects=3 + at) for at, site in enumerate(attempt.roster)}
+    return {s: (own, sign_enrolment(attempt, s, own, members[s].key)) for s, own in summaries.items()}
+
+
+def of_north(**changes: Any) -> Show:
+    return lambda shown, _: shown.update(north=(replace(shown["north"][0], **changes), shown["north"][1]))
+
+
+SHOWS: dict[str, tuple[Show, str]] = {
+    "more objects of another": (of_north(objects=1000), "enrolment of north: not a signature"),
+    "fewer columns of another": (of_north(columns=SIGNED.columns[:1]), "enrolment of north: not a signature"),
+    "an older one of another": (of_north(revision=REVISION - 1), "enrolment of north: not a signature"),
+    "one site's for another's": (
+        lambda shown, _: shown.update(north=shown["west"]),
+        "enrolment of north: not a signature",
+    ),
+    "one of another attempt": (
+        lambda shown, members: shown.update(north=enrolled(members, OTHERS["epoch"])["north"]),
+        "enrolment of north: not a signature",
+    ),
+    "one's own": (
+        lambda shown, _: shown.update(south=(replace(shown["south"][0], objects=1), shown["south"][1])),
+        "another one than this site's stands under its name",
+    ),
+    "a site less": (lambda shown, _: shown.pop("west"), "enrolments: not those of the roster"),
+    "a site more": (lambda shown, _: shown.update(zoe=shown["west"]), "enrolments: not those of the roster"),
+    "another order": (lambda shown, _: shown.update(east=shown.pop("east")), "in its order"),
+}
+
+
+@pytest.mark.parametrize(("show", "says"), SHOWS.values(), ids=SHOWS)
+def test_what_others_are_said_to_have_enrolled_is_believed_only_with_their_signatures(
+    members: dict[str, Member], show: Show, says: str
+) -> None:
+    party, shown = met(members)["south"], enrolled(members)
+    own = shown["south"][0]
+    assert party.check_enrolments(own, shown) == {site: summary for site, (summary, _) in shown.items()}
+    show(shown, members)
+    with pytest.raises(MessageError, match=says):
+        party.check_enrolments(own, shown)

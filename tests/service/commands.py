@@ -129,6 +129,15 @@ def every_command(group: click.Group) -> list[tuple[str, click.Command]]:
     return list(group.commands.items())
 
 
+def every_nested(group: click.Group) -> list[click.Command]:
+    """All commands, also those of groups in the group."""
+    return [
+        inner
+        for _, command in every_command(group)
+        for inner in [command, *(every_nested(command) if isinstance(command, click.Group) else ())]
+    ]
+
+
 def examples_of(command: click.Command) -> list[list[str]]:
     """The examples in a command's help, as words."""
     text = command.help or ""
@@ -141,15 +150,17 @@ def check_examples(group: click.Group, name: str) -> int:
     """That every example of every command can be parsed as it stands; returns how many there were."""
     found = 0
     parent = group.make_context(name, [], resilient_parsing=True)
-    for words in [words for _, command in every_command(group) for words in examples_of(command)] + examples_of(group):
+    for words in [words for command in every_nested(group) for words in examples_of(command)] + examples_of(group):
         if words[0] == "eval":
             words = shlex.split(words[1].removeprefix("$(").removesuffix(")"))
         words = [word for word in words if not re.match(r"[A-Z_]+=", word)]
         if ">" in words:
             words = words[: words.index(">")]
         assert words[0] == name
-        command = group.commands[words[1]]
-        with command.make_context(words[1], list(words[2:]), parent=parent) as context:
+        command, words = group.commands[words[1]], words[1:]
+        if isinstance(command, click.Group):
+            command, words = command.commands[words[1]], words[1:]
+        with command.make_context(words[0], list(words[1:]), parent=parent) as context:
             assert context.args == []
         found += 1
     return found

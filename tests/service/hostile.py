@@ -20,11 +20,13 @@ from tabletop import Table, make_sites
 
 import ce
 from ce.errors import CeError
-from ce.protocol.handshake import Attempt, pseudonym_digest, sign_enrolment
+from ce.protocol.handshake import Attempt, sign_enrolment, summary_of
 from ce.protocol.topology import ColumnClaim, Enrolment
 from ce.transport.wire import PROTOCOL
+from ce_client.attempts import Memory
 from ce_client.config import ClientSettings
 from ce_client.resources import Resources
+from ce_client.rosters import Rosters
 from ce_coordinator.core.instructions import Compute, Instruction
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import site_pb2 as pb
@@ -172,6 +174,10 @@ class Scene:
             files[site] = directory / f"{site}.csv"
             write_labels(files[site], table)
         scene = cls(make_sites(directory, files, SECRETS), {}, {site: [] for site in SITES})
+        # The same labels with different sites: that is nobody's concern here.
+        for settings in scene.sites.values():
+            for job in (TOGETHER, *WITHOUT.values()):
+                Rosters(settings.state).allow(job.sites, job.name)
         bits: dict[str, tuple[Any, ...]] = {}
         frames = scene.frames
         for job in (TOGETHER, *WITHOUT.values()):
@@ -183,9 +189,11 @@ class Scene:
         return cls(scene.sites, bits, frames)
 
     def begin(self, rng: Random, *jobs: ce.Job, limits: Limits | None = None) -> BusyTable:
-        """A table with these jobs submitted and all sites connected; no results of former ones."""
+        """A table with these jobs submitted and all sites connected, which know nothing of former ones."""
         for site in self.sites.values():
             shutil.rmtree(site.results, ignore_errors=True)
+            for job in (TOGETHER, *WITHOUT.values(), *jobs):
+                Memory(site.state).forget(job.name)
         table = BusyTable(self.sites, rng, limits)
         table.connect()
         for job in jobs:
@@ -296,10 +304,12 @@ def sign(enrolment: pb.Enrolment, resources: Resources) -> None:
             claim.soft,
             tuple(token.hex() for token in claim.categories),
             written.get(claim.categories_are),  # type: ignore[arg-type]
+            claim.labels,
         )
         for claim in enrolment.columns
     )
     own = Enrolment(np.frombuffer(tokens[: len(tokens) // 16 * 16], dtype="V16"), columns)
     attempt = Attempt(enrolment.job, TOGETHER.definition(), enrolment.epoch, SITES)
-    enrolment.pseudonym_digest = pseudonym_digest(own)
-    enrolment.signature = sign_enrolment(attempt, resources.settings.name, own, resources.key)
+    summary = summary_of(own, enrolment.revision)
+    enrolment.pseudonym_digest = summary.pseudonym_digest
+    enrolment.signature = sign_enrolment(attempt, resources.settings.name, summary, resources.key)

@@ -21,6 +21,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,17 +30,19 @@ from uuid import uuid4
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import Encoding
+from prometheus_client.parser import text_string_to_metric_families
 from tabletop import make_sites
 
 import ce
 from ce.identity.authority import Authority
 from ce.identity.keys import make_key, write_key
 from ce.identity.names import Identity
+from ce_client.rosters import Rosters
 from ce_coordinator.cli.calling import call
 from ce_coordinator.config import CoordinatorSettings
 from ce_proto.v1 import operator_pb2 as pb
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def free_port() -> int:
@@ -50,12 +54,19 @@ def free_port() -> int:
 class Process:
     """A daemon, and the events that it has logged."""
 
-    def __init__(self, module: str, arguments: Iterable[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        arguments: Iterable[str],
+        environment: Mapping[str, str] | None = None,
+        before: Iterable[str] = (),
+    ) -> None:
+        """`before`: words before the command, which run it somewhere else."""
         self.events: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self._changed = threading.Condition()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [*before, sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -91,10 +102,14 @@ class Process:
                 self._changed.wait(min(left, 1.0))
         return found
 
-    def stop(self, number: int = signal.SIGTERM, patience_s: float = PATIENCE_S) -> int:
-        """Ask it to stop, or kill it; returns its exit code."""
+    def send(self, number: int) -> None:
+        """Send a signal, and wait for nothing."""
         if self._process.poll() is None:
             self._process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM, patience_s: float = PATIENCE_S) -> int:
+        """Ask it to stop, or kill it; returns its exit code."""
+        self.send(number)
         return self.end(patience_s)
 
     def end(self, patience_s: float = PATIENCE_S) -> int:
@@ -130,8 +145,10 @@ class Deployment:
         secrets: Mapping[str, bytes] | None = None,
         *,
         configuration: str = "",
+        metrics: bool = False,
     ) -> None:
         self.directory = directory
+        self._metrics = metrics
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         now = datetime.now(UTC)
@@ -170,20 +187,51 @@ class Deployment:
     ) -> None:
         self.close()
 
-    def start(self, name: str, environment: Mapping[str, str] | None = None) -> Process:
+    def start(self, name: str, environment: Mapping[str, str] | None = None, before: Iterable[str] = ()) -> Process:
         """Start the coordinator ("hub") or a site."""
+        if self._metrics:
+            variable = "CE_COORDINATOR_METRICS" if name == "hub" else "CE_CLIENT_METRICS"
+            environment = {variable: "127.0.0.1:0", **(environment or {})}
         if name == "hub":
-            process = Process("ce_coordinator.cli.main", ["serve", "--config", str(self.hub)], environment)
+            process = Process("ce_coordinator.cli.main", ["serve", "--config", str(self.hub)], environment, before)
             self.processes[name] = process
             process.wait_for("listening")
         else:
             arguments = ["run", "--config", str(self.directory / name)]
-            process = self.processes[name] = Process("ce_client.cli.main", arguments, environment)
+            process = self.processes[name] = Process("ce_client.cli.main", arguments, environment, before)
         return process
 
     def close(self) -> None:
         for process in self.processes.values():
             process.stop(signal.SIGKILL)
+
+    def allow(self, *roster: str) -> None:
+        """Let the label files of these sites be contributed under this roster beside others."""
+        for site in roster:
+            Rosters(self.directory / site / "state").allow(roster, "any")
+
+    # Metrics.
+
+    def get(self, name: str, path: str = "/metrics") -> tuple[int, bytes]:
+        """What a daemon says over HTTP: status and body."""
+        port = self.processes[name].wait_for("metrics")["port"]
+        connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def scrape(self, name: str) -> dict[str, float]:
+        """The metrics of a daemon as they are now: by name and labels, as in the text."""
+        status, text = self.get(name)
+        assert status == HTTPStatus.OK
+        return {
+            own.name + "".join(f"{{{label}={value}}}" for label, value in sorted(own.labels.items())): own.value
+            for family in text_string_to_metric_families(text.decode())
+            for own in family.samples
+        }
 
     # Jobs.
 
@@ -209,6 +257,19 @@ class Deployment:
                 async for status in stub.WatchJob(pb.WatchJobRequest(job=job)):
                     last = status
             return last
+
+        return self.ask(watch)  # type: ignore[no-any-return]
+
+    def watch_until(self, job: str, enough: Callable[[pb.JobStatus], bool]) -> pb.JobStatus:
+        """The first status of which that is true, or the last of a job that is over."""
+
+        async def watch(stub: Any, timeout: float) -> pb.JobStatus:
+            status = pb.JobStatus()
+            async with asyncio.timeout(PATIENCE_S):
+                async for status in stub.WatchJob(pb.WatchJobRequest(job=job)):
+                    if enough(status):
+                        break
+            return status
 
         return self.ask(watch)  # type: ignore[no-any-return]
 

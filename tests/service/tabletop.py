@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from ce.checkpoints import MemoryCheckpoints
 from ce.identity.authority import Authority
 from ce.identity.certificates import fingerprint
 from ce.identity.keys import make_key, write_key
@@ -22,13 +23,36 @@ from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.transport.wire import PROTOCOL
 from ce_client.config import ClientSettings
+from ce_client.desk import Desk
+from ce_client.ledger import FILE_NAME as LEDGER
+from ce_client.ledger import Ledger
 from ce_client.participant import Participant
 from ce_client.resources import Resources
-from ce_coordinator.core.instructions import Changed, Close, Compute, Instruction, Note, SaveJob, SaveSite, Send
+from ce_coordinator.core.instructions import (
+    Changed,
+    Close,
+    Compute,
+    Instruction,
+    Note,
+    RemoveCheckpoints,
+    SaveJob,
+    SaveSite,
+    Send,
+)
+from ce_coordinator.core.keeping import Keeping
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.store.memory import MemoryStore
 from ce_proto.v1 import site_pb2 as pb
+
+#: A policy under which a site takes part in anything.
+PERMISSIVE = """weakest_privacy = "plain"
+min_sites = 1
+min_objects = 1
+min_foreign_columns = 0
+min_classifiers = 0
+min_cluster = 1
+"""
 
 
 def make_sites(
@@ -37,7 +61,7 @@ def make_sites(
     secrets: Mapping[str, bytes] | None = None,
     *,
     authority: Authority | None = None,
-    policy: str = 'weakest_privacy = "plain"\nmin_sites = 1\n',
+    policy: str = PERMISSIVE,
     coordinator: str = "localhost:1",
 ) -> dict[str, ClientSettings]:
     """Directories of sites with keys, certificates, pins and a permissive policy."""
@@ -74,19 +98,44 @@ def make_sites(
 class Seat:
     """A site at the table."""
 
+    settings: ClientSettings
     resources: Resources
+    ledger: Ledger
+    desk: Desk
     session: int | None = None
-    participants: dict[str, Participant] = field(default_factory=dict)
+
+    @property
+    def participants(self) -> dict[str, Participant]:
+        return self.desk.participants
+
+
+class _Ledger(Ledger):
+    """Closed when nobody has it any more: tests sit down at very many tables, and select() knows few open files."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def seat_of(settings: ClientSettings) -> Seat:
+    resources = Resources.open(settings)
+    ledger = _Ledger(settings.state / LEDGER, settings.name)
+    desk = Desk(resources, ledger)
+    desk.coordinator = "table"
+    return Seat(settings, resources, ledger, desk)
 
 
 class Table:
     """Coordinator and sites. `step` passes one frame on; `run` goes on until nothing moves."""
 
-    def __init__(self, sites: Mapping[str, ClientSettings], limits: Limits | None = None) -> None:
+    def __init__(
+        self, sites: Mapping[str, ClientSettings], limits: Limits | None = None, keeping: Keeping | None = None
+    ) -> None:
         self.now = 1000.0
         self.store = MemoryStore()
-        self.machine = Machine("table", "test", limits or Limits(), 1)
-        self.seats = {name: Seat(Resources.open(settings)) for name, settings in sites.items()}
+        self.checkpoints = MemoryCheckpoints()
+        own = {"keeping": keeping, "checkpoints": self.checkpoints}
+        self.machine = Machine("table", "test", limits or Limits(), 1, **own)  # type: ignore[arg-type]
+        self.seats = {name: seat_of(settings) for name, settings in sites.items()}
         self.machine.know({name: fingerprint(seat.resources.certificate) for name, seat in self.seats.items()})
         self.down: dict[str, deque[bytes]] = {name: deque() for name in self.seats}
         self.up: deque[tuple[int, bytes]] = deque()
@@ -104,10 +153,9 @@ class Table:
             seat.session = self._numbers
             self._sessions[seat.session] = site
             self.down[site].clear()
-            hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16))
-            for job, participant in seat.participants.items():
+            hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16), held=seat.desk.held())
+            for participant in seat.participants.values():
                 participant.disconnected()
-                hello.held.add(job=job, epoch=participant.epoch)
             own = fingerprint(seat.resources.certificate)
             self.do(self.machine.connected(seat.session, site, own, hello, self.now))
 
@@ -120,7 +168,11 @@ class Table:
         self.do(self.machine.disconnected(session, "lost", self.now))
 
     def lose_memory(self, site: str) -> None:
-        self.seats[site].participants.clear()
+        """As if its process was killed: what is not on its disk is gone."""
+        seat = self.seats[site]
+        seat.ledger.close()
+        self.seats[site] = seat_of(seat.settings)
+        self.seats[site].session = seat.session
 
     def submit(self, definition: bytes, token: str = "token") -> None:
         _, steps = self.machine.submit(definition, token, "olga", self.now)
@@ -148,6 +200,8 @@ class Table:
                     self.store.save_job(record)
                 case SaveSite(record):
                     self.store.save_site(record)
+                case RemoveCheckpoints(job):
+                    self.checkpoints.remove(job)
                 case Note():
                     self.notes.append(step)
                 case Changed():
@@ -163,14 +217,14 @@ class Table:
         if kind == "welcome":
             return
         if kind == "ended":
-            seat.participants.pop(message.job, None)
+            seat.desk.ended(message)
             return
-        participant = seat.participants.get(message.job)
-        if kind == "offer" and (participant is None or participant.epoch < message.epoch):
-            participant = seat.participants[message.job] = Participant(message, "table", seat.resources)
-        if participant is None or participant.epoch != message.epoch:
+        participant = seat.desk.addressed(kind, message)
+        if participant is None:
             return
-        for reply in participant.receive(kind, message):
+        replies = participant.receive(kind, message)
+        seat.desk.note(participant)
+        for reply in replies:
             assert seat.session is not None
             self.up.append((seat.session, reply.SerializeToString()))
 

@@ -322,8 +322,8 @@ def test_a_site_is_not_an_operator(deployment: Deployment, hub: Process, rpc: st
     hub.wait_for("operator refused", code="PERMISSION_DENIED", reason="site north")
 
 
-def test_the_operators_service_has_seven_doors() -> None:
-    assert len(OPERATOR_RPCS) == 7
+def test_the_operators_service_has_eight_doors() -> None:
+    assert len(OPERATOR_RPCS) == 8
 
 
 def test_what_the_coordinator_answers_comes_out_as_it_was_said(deployment: Deployment, hub: Process) -> None:
@@ -427,6 +427,7 @@ def _pins(deployment: Deployment) -> Iterator[Peers]:
     if "west" not in deployment.processes:
         north = parse_certificate(credentials_of(deployment, "north").certificate)
         Peers.read(deployment.directory / "west" / "peers.toml").trust("north", fingerprint(north))
+        deployment.allow("north", "west")
         deployment.start("west").wait_for("connected")
     yield Peers.read(path)
     path.write_bytes(before)

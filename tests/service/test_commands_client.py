@@ -31,15 +31,18 @@ import ce
 from ce.identity.certificates import fingerprint
 from ce.identity.keys import make_key, read_key, read_secret
 from ce.identity.requests import read_csr
+from ce.policy import Policy
 from ce.settings import reference
 from ce_client.cli.main import cli
 from ce_client.config import ENV_PREFIX, ClientSettings, Labels, Log
 from ce_client.daemon import Stream
 from ce_client.journal import Entry, Journal
-from ce_client.policy import Policy
 from ce_proto.v1 import site_pb2
 
-COMMANDS = ("init", "fingerprint", "trust", "check", "run", "jobs", "show", "completion")
+COMMANDS = (
+    *("init", "fingerprint", "trust", "check", "run", "jobs", "show", "preview", "approve", "decline", "allow-roster"),
+    *("ledger", "forget", "completion"),
+)
 SITES = ("east", "north", "south")
 
 
@@ -119,7 +122,9 @@ def test_a_wrong_use_is_said_in_a_sentence_and_as_json(run: Run, arguments: list
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("init", "completion")])
 def test_every_command_says_as_json_that_there_is_no_configuration(run: Run, tmp_path: Path, command: str) -> None:
-    words = {"trust": ["south", f"SHA256:{'0' * 64}"], "show": ["demo"]}.get(command, [])
+    words = {"trust": ["south", f"SHA256:{'0' * 64}"], "ledger": ["list"]}.get(command, [])
+    if command in ("show", "preview", "approve", "decline", "allow-roster", "forget"):
+        words = ["demo"]
     ended = run("ce-client", command, *words, "--config", tmp_path / "nowhere", "--format", "json")
     assert ended.code == 4
     said = ended.json["checks"][0]["sentence"] if command == "check" else ended.sentence
@@ -257,8 +262,8 @@ def test_check_of_a_site_that_can_take_part(run: Run, deployment: Deployment) ->
     assert (checked.code, checked.err) == (0, "")
     assert checked.json["ok"]
     assert [check["check"] for check in checked.json["checks"]] == [
-        *("configuration", "certificate", "expiry", "policy", "peers", "labels", "results", "state", "coordinator"),
-        "clock",
+        *("configuration", "certificate", "expiry", "policy", "rules", "peers", "labels", "results", "state"),
+        *("ledger", "coordinator", "clock"),
     ]
     # The daemon that is connected was not disturbed.
     assert not [event for event in deployment.processes["north"].events if event["event"] == "disconnected"]
@@ -316,7 +321,7 @@ def test_a_site_that_refused_knows_why_and_others_only_that_it_did(
         deployment.processes[site].wait_for("job over", job="without labels")
     own = run("ce-client", "show", "without labels", "--config", north, "--format", "json").json
     assert (own["state"], own["results"]) == ("refused", None)
-    assert own["reason"] == f"{labels}: no such file"
+    assert own["reason"] == f"{labels}: cannot be read: No such file or directory"
     theirs = run("ce-client", "show", "without labels", "--config", deployment.directory / "south").out
     assert re.search(r"state +failed\n", theirs)
     assert re.search(r"reason +north: the labels of this site cannot be used; its log says why\n", theirs)

@@ -52,6 +52,7 @@ COMMANDS = (
     "sign",
     "check",
     "serve",
+    "drain",
     "submit",
     "list",
     "show",
@@ -76,6 +77,8 @@ def _deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment
     deployment = Deployment(tmp_path_factory.mktemp("deployment"), [*SITES, LATE])
     for site in deployment.sites:
         write_labels(deployment.directory / f"{site}.csv", site)
+    deployment.allow(*SITES)
+    deployment.allow(*SITES, LATE)
     try:
         for name in ("hub", *SITES):
             deployment.start(name)
@@ -204,13 +207,13 @@ def test_the_file_that_init_writes_has_every_key_and_means_the_defaults(run: Run
     text = (hub / "coordinator.toml").read_text()
     read = CoordinatorSettings.read(hub / "coordinator.toml")
     expected = CoordinatorSettings(listen="0.0.0.0:9000", operator=Operator(address="localhost:9000"))
-    for table in ("", "operator", "limits", "log"):
+    for table in ("", "operator", "checkpoints", "limits", "log"):
         ours, theirs = (getattr(s, table) if table else s for s in (read, expected))
         for key, value in vars(theirs).items():
             found = getattr(ours, key)
             if isinstance(value, Path):
                 assert found == hub / value
-            elif key not in ("operator", "limits", "log"):
+            elif key not in ("operator", "checkpoints", "limits", "log"):
                 assert found == value
     # And again with every key as if somebody had removed the "# " before it.
     uncommented = re.sub(r"(?m)^# (\w+ = .*)$", r"\1", text)
@@ -282,6 +285,7 @@ def test_the_environment_goes_before_the_file(hub: Path, run: Run, monkeypatch: 
         value = {
             "listen": "localhost:1",
             "operator.address": "there:2",
+            "metrics": "127.0.0.1:0",
             "log.level": "error",
             "log.format": "json",
         }.get(row.key, "7" if row.type in ("a whole number", "a number") else "elsewhere")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,8 @@ from ce.errors import (
     UnknownJob,
     VersionMismatch,
 )
+from ce.job import PRIVACY
+from ce_client.attempts import Memory
 from ce_coordinator.core.instructions import Close, SaveJob, Send
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
@@ -57,7 +61,10 @@ def _sit(tmp_path: Path) -> Callable[..., Table]:
     return lambda limits=None: Table(settings, limits)
 
 
-def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(sit: Callable[..., Table]) -> None:
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(
+    sit: Callable[..., Table], privacy: str
+) -> None:
     table = sit()
     table.connect()
     saved: list[str] = []
@@ -73,7 +80,7 @@ def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(sit: 
         do(steps)  # type: ignore[arg-type]
 
     table.do = watch  # type: ignore[method-assign, assignment]
-    table.submit(job().definition())
+    table.submit(job(privacy=privacy).definition())
     table.run()
     assert saved == ["submitted", "enrolling", "aligning", "running", "done"]
     assert table.store.job("job") == table.machine.records["job"]
@@ -85,9 +92,6 @@ def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(sit: 
         ({"sites": ("east", "nroth")}, InputError, "site 'nroth' is not known here; did you mean north?"),
         ({"sites": ()}, ConfigError, "sites is missing"),
         ({"sites": ("East",)}, ConfigError, "cannot be a name"),
-        ({"privacy": "masked"}, ConfigError, 'write privacy = "plain"'),
-        ({"privacy": "blind"}, ConfigError, 'write privacy = "plain"'),
-        ({"on_dropout": "continue"}, ConfigError, 'use "wait" or "fail"'),
         ({"model": "bc3e", "clusters": None}, ConfigError, "names its classes"),
     ],
 )
@@ -273,11 +277,37 @@ def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., Table]
 
     small, large = sorted(report("all")["sizes"])  # type: ignore[type-var]
     assert small != large
-    table.machine._min_cluster = large  # type: ignore[assignment]
+    table.machine._setting = replace(table.machine._setting, min_cluster=large)  # type: ignore[arg-type]
     some = report("some")
     assert sorted(map(str, some["sizes"])) == sorted(["None", str(large)])
     withheld = some["sizes"].index(None)
     assert [value is None for value in some["parameters"]["alpha"]] == [at == withheld for at in (0, 1)]  # type: ignore[call-overload]
+
+
+def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_same_bits(
+    sit: Callable[..., Table], tmp_path: Path
+) -> None:
+    table = sit()
+    table.connect()
+    reports, results = {}, {}
+    for privacy in PRIVACY:
+        table.submit(job("same", privacy=privacy).definition(), privacy)
+        table.run()
+        reports[privacy] = json.loads(table.machine.result("same"))
+        results[privacy] = [(tmp_path / site / "results" / "same" / "consensus.csv").read_bytes() for site in SITES]
+        table.machine.forget("same")
+        for site in SITES:
+            # Starts follow from the job's name, which stands for one job only.
+            shutil.rmtree(tmp_path / site / "results")
+            Memory(tmp_path / site / "state").forget("same")
+    assert results["plain"] == results["masked"] == results["blind"]
+    assert reports["masked"] == reports["plain"] | {"privacy": "masked"}
+    of_the_job = ("job", "model", "privacy", "layout", "objects", "sites", "columns", "exchanges", "bytes")
+    assert tuple(reports["blind"]) == of_the_job
+    assert {"bound_path", "parameters", "tables", "sizes"} <= set(reports["masked"])
+    # Opening, counts, iterations, and the bound of what they ended with; blind: keys, shares and decisions, too.
+    assert reports["masked"]["exchanges"] == reports["masked"]["iterations"] + 3
+    assert reports["blind"]["exchanges"] > reports["masked"]["exchanges"]
 
 
 def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +15,12 @@ from processes import Deployment, write_labels
 
 import ce
 from ce.models.jobs import model_of
+from ce.privacy.pseudonyms import pseudonyms
 from ce.protocol.enrolling import enrolment
 from ce.protocol.run import run
-from ce.protocol.starts import GivenStarts, SecretStarts, job_key
+from ce.protocol.starts import GivenStarts, SecretStarts, job_key, object_weights
 from ce.protocol.topology import align
+from ce_client.rosters import Rosters
 
 SITES = tuple(f"site{s}" for s in range(4))
 SECRETS = {site: hashlib.sha256(site.encode()).digest() for site in SITES}
@@ -29,15 +33,22 @@ def _deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment
         yield deployment
 
 
-def job_for(model: str, name: str, sites: tuple[str, ...]) -> ce.Job:
+#: Every topology and every model in every mode: a Latin square.
+MODES = {
+    (topology, model): ("plain", "masked", "blind")[(row + column) % 3]
+    for row, topology in enumerate(("rows", "columns", "ragged"))
+    for column, model in enumerate(("bce", "bc3e", "mixture"))
+}
+
+
+def job_for(model: str, name: str, sites: tuple[str, ...], privacy: str = "masked") -> ce.Job:
     asked = {"classes": CLASSES[:K]} if model == "bc3e" else {"clusters": K, "restarts": 2}
-    return ce.Job(name=name, model=model, sites=sites, max_iterations=40, privacy="plain", **asked)
+    return ce.Job(name=name, model=model, sites=sites, max_iterations=40, privacy=privacy, **asked)
 
 
-@pytest.mark.parametrize("model", ["bce", "bc3e", "mixture"])
-@pytest.mark.parametrize("topology", ["rows", "columns", "ragged"])
+@pytest.mark.parametrize(("topology", "model", "privacy"), [(*which, mode) for which, mode in MODES.items()])
 def test_real_processes_give_the_bits_of_one_machine(
-    deployment: Deployment, topology: str, model: str, tmp_path: Path
+    deployment: Deployment, topology: str, model: str, privacy: str, tmp_path: Path
 ) -> None:
     pooled = problem(7, k=K, clusterings=6, classifiers=3 if model == "bc3e" else 0, missing=0.2, n=60).table
     owner = TOPOLOGIES[topology](pooled, len(SITES), np.random.default_rng(5))
@@ -47,14 +58,16 @@ def test_real_processes_give_the_bits_of_one_machine(
     for site, table in dealt.items():
         deployment.write_labels(site, table)
         tables[site] = ce.LabelTable.from_csv(deployment.directory / f"{site}.csv")
-    job = job_for(model, f"{topology}-{model}", tuple(tables))
+    job = job_for(model, f"{topology}-{model}", tuple(tables), privacy)
+    for settings in deployment.sites.values():  # sites without labels in one topology are in the roster of another
+        Rosters(settings.state).allow(tables, job.name)
 
     status = deployment.run(job)
     assert (status.state, status.reason) == ("done", "")
     expected_layout = {"rows": "row", "columns": "column", "ragged": "arbitrary"}[topology]
     assert status.layout == expected_layout
 
-    simulated = ce.simulate(job, tables, secrets=SECRETS)
+    simulated = ce.simulate(job, tables, privacy="plain", secrets=SECRETS)
     for site in tables:
         ids, labels, memberships = deployment.consensus(site, job.name)
         own = simulated.sites[site]
@@ -62,8 +75,18 @@ def test_real_processes_give_the_bits_of_one_machine(
         assert labels == ["" if label in (-1, "") else str(label) for label in own.labels.tolist()]
         np.testing.assert_array_equal(memberships, own.memberships)
     report = deployment.result(job.name)
+    if privacy == "blind":  # nobody but the sites knows
+        assert not report.keys() & {"bound_path", "lower_bound", "sizes", "parameters", "tables", "kappa", "iterations"}
+        assert not status.bound_path
+        site_reports = [
+            json.loads(path.read_text()) for path in deployment.directory.glob(f"*/results/{job.name}/*.json")
+        ]
+        report = site_reports[0]
+        assert len(site_reports) == len(tables)
+        assert all(own["bound_path"] == report["bound_path"] for own in site_reports)
+    else:
+        assert sum(report["sizes"]) == len({own for table in tables.values() for own in table.ids})
     assert report["bound_path"] == simulated.bound_path.tolist()
-    assert sum(report["sizes"]) == len({own for table in tables.values() for own in table.ids})
 
     # All labels in one place, from the same start.
     write_labels(tmp_path / "pooled.csv", pooled)
@@ -75,9 +98,18 @@ def test_real_processes_give_the_bits_of_one_machine(
         column.name: SecretStarts.of(SECRETS[column.holders[0]], key, job.name).tables(column, steps.n_starts, K)
         for column in shared.clusterings
     }
-    fitted = run(steps, {"here": everything}, {"here": GivenStarts(drawn)}, classes=classes, job_key=key)
-    assert fitted.outcome.paths[fitted.outcome.winner].bounds == report["bound_path"]
+    # Shared objects begin where their pseudonyms say.
+    weights = np.full((steps.n_starts, K, everything.n_objects), np.nan)
+    shared_ids = [
+        own for own, count in Counter(i for t in tables.values() for i in t.ids.tolist()).items() if count > 1
+    ]
     position = {own: at for at, own in enumerate(everything.ids.tolist())}
+    tokens = pseudonyms(key, shared_ids).view("V16").reshape(-1)
+    weights[..., [position[own] for own in shared_ids]] = object_weights(tokens, steps.n_starts, K)
+    given = {"weights": weights} if model == "bce" else None
+    start = {"here": GivenStarts(drawn)}
+    fitted = run(steps, {"here": everything}, start, classes=classes, job_key=key, given=given)
+    assert fitted.outcome.paths[fitted.outcome.winner].bounds == report["bound_path"]
     central = fitted.sites["here"].memberships()
     for site, table in tables.items():
         np.testing.assert_array_equal(

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import signal
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 import pytest
 from problems import TOPOLOGIES, deal, problem
 from processes import Deployment, free_port
+from proxy import Proxy
 
 import ce
 
@@ -102,7 +101,7 @@ def test_a_site_says_goodbye_and_ends_promptly(deployment: Deployment, number: i
 def test_a_cut_connection_is_dialled_again_and_nothing_begins_again(tmp_path: Path) -> None:
     """The stream of one site goes through a relay that is cut: the job goes on in the same epoch."""
     deployment = Deployment(tmp_path, SITES, SECRETS)
-    with Relay(deployment.port) as relay:
+    with Proxy(deployment.port) as relay:
         environment = {"CE_CLIENT_COORDINATOR": f"127.0.0.1:{relay.port}"}
         try:
             deployment.start("hub")
@@ -111,7 +110,7 @@ def test_a_cut_connection_is_dialled_again_and_nothing_begins_again(tmp_path: Pa
             job, expected = long_job(deployment, "cut")
             running(deployment, job)
             for times in (2, 3):
-                relay.cut()
+                relay.reset()
                 wait_for_times(deployment, "site1", "connected", times)
             status = deployment.wait(job.name)
             assert (status.state, status.epoch) == ("done", 1)
@@ -122,7 +121,7 @@ def test_a_cut_connection_is_dialled_again_and_nothing_begins_again(tmp_path: Pa
 
 def test_an_http_proxy_is_honoured(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, SITES, SECRETS)
-    with Relay(deployment.port, proxy=True) as relay:
+    with Proxy(deployment.port, http=True) as relay:
         # Nothing listens at this address: only the proxy leads anywhere.
         environment = {
             "CE_CLIENT_COORDINATOR": f"coordinator.invalid:{free_port()}",
@@ -143,63 +142,3 @@ def wait_for_times(deployment: Deployment, site: str, event: str, times: int) ->
     with process._changed:
         while sum(entry["event"] == event for entry in process.events) < times:
             assert process._changed.wait(deadline - time.monotonic()), "\n".join(process.raw)
-
-
-class Relay:
-    """A TCP relay to a port of this machine, whose connections can be cut; or an HTTP proxy that always leads there."""
-
-    def __init__(self, target: int, *, proxy: bool = False) -> None:
-        self._target = target
-        self._proxy = proxy
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self.requests: list[bytes] = []
-        self._open: list[socket.socket] = []
-        self._thread = threading.Thread(target=self._accept, daemon=True)
-
-    def __enter__(self) -> Relay:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(10)
-        self.cut()
-
-    def cut(self) -> None:
-        """Reset every connection that is open now."""
-        for end in self._open:
-            try:
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-            end.close()
-        self._open.clear()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            if self._proxy:
-                request = b""
-                while b"\r\n\r\n" not in request:
-                    request += near.recv(4096)
-                self.requests.append(request)
-                near.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            far = socket.create_connection(("127.0.0.1", self._target))
-            self._open += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
-
-
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass

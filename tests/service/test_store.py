@@ -307,7 +307,7 @@ def test_it_is_set_up_to_last(tmp_path: Path) -> None:
         assert found == ["wal", 2, 1]
         assert pragma(store._database, "busy_timeout") == 5000
     with closing(sqlite3.connect(tmp_path / "store.db")) as database:
-        assert pragma(database, "user_version") == 1
+        assert pragma(database, "user_version") == len(layout.MIGRATIONS) == 2
         assert pragma(database, "application_id") == int.from_bytes(b"ceco", "big")
 
 
@@ -321,7 +321,7 @@ def test_a_newer_layout_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version = 7")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match="has layout 7, and this coordinator knows layouts up to 1"):
+    with pytest.raises(ConfigError, match="has layout 7, and this coordinator knows layouts up to 2"):
         SqliteStore(path)
     assert path.read_bytes() == before
 
@@ -340,7 +340,28 @@ def test_an_older_layout_is_brought_up_to_date_or_not_touched(tmp_path: Path, mo
     for _ in range(2):
         with closing(SqliteStore(path)) as store:
             assert store.jobs() == [job()]
-            assert pragma(store._database, "user_version") == 3
+            assert pragma(store._database, "user_version") == 4
+
+
+def test_what_the_first_layout_kept_is_read_in_the_present_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    columns = (
+        "name, token, operator, definition, state, epoch, submitted_at, changed_at, reason, rule, exit_code, result"
+    )
+    with closing(sqlite3.connect(path)) as database:
+        for statement in layout.MIGRATIONS[0]:
+            database.execute(statement)
+        values = [getattr(job(), name) for name in columns.split(", ")]
+        marks = ", ".join("?" * len(values))
+        database.execute(f"INSERT INTO jobs ({columns}, result) VALUES ({marks}, ?)", [*values, job().result])
+        database.execute(f"PRAGMA application_id = {layout.APPLICATION_ID}")
+        database.execute("PRAGMA user_version = 1")
+        database.commit()
+    with closing(SqliteStore(path)) as store:
+        assert store.jobs() == [job()]
+        store.save_job(replace(job(), left_behind=("east", "north")))
+    with closing(SqliteStore(path)) as store:
+        assert store.job(job().name) == replace(job(), left_behind=("east", "north"))
 
 
 def test_the_database_of_another_program_is_refused_and_left_as_it_was(tmp_path: Path) -> None:

@@ -398,6 +398,40 @@ def test_tables_show_numbers_and_names_of_columns_only(files: Path, sites: list[
     assert "accuracy" not in ended.out  # numbers of clusters are no classes
 
 
+@pytest.mark.parametrize("privacy", ["plain", "masked", "blind"])
+def test_a_simulation_says_in_which_mode_it_ran_and_every_mode_writes_the_same(
+    sites: list[Path], tmp_path: Path, ce_: Ce, privacy: str
+) -> None:
+    how = ("simulate", *sites, "--clusters", 3, "--restarts", 1, "--max-iterations", 5)
+    shown = ce_(*how, "--privacy", privacy, "--out", tmp_path / privacy).out
+    assert re.search(rf"layout +│ arbitrary, {privacy} sums", shown)
+    summary = json.loads(ce_(*how, "--out", tmp_path / "default", "--format", "json").out)
+    assert summary["privacy"] == "masked"
+    for path in sites:
+        assert (tmp_path / privacy / path.name).read_bytes() == (tmp_path / "default" / path.name).read_bytes()
+
+
+def test_what_a_rule_leaves_out_is_said_and_has_a_label(
+    files: Path, sites: list[Path], tmp_path: Path, ce_: Ce
+) -> None:
+    header, rows = read(files / "labels.csv")
+    east = write(tmp_path / "east.csv", ["id", *header[3:]], [[row[0], *row[3:]] for row in rows[10:40]])
+    rules = tmp_path / "rules.toml"
+    rules.write_text("min_sites = 1\nmin_objects = 1\nmin_foreign_columns = 9\n")
+    how = ("simulate", sites[0], east, "--clusters", 3, "--restarts", 1, "--policy", rules, "--out", tmp_path / "out")
+    shown = ce_(*how)
+    assert "left out at north: 15 of its objects (min_foreign_columns)" in shown.out
+    excluded = json.loads(ce_(*how, "--format", "json").out)["excluded"]
+    assert [(own["site"], own["rule"], own["objects"]) for own in excluded][:2] == [
+        ("north", "min_foreign_columns", 15),
+        ("east", "min_foreign_columns", 15),
+    ]
+    # North's are the last of its file; labels of east are of no help to those that have none there.
+    found = consensus(tmp_path / "out" / "north.csv", ["p0", "p1", "p2"])
+    assert list(found) == [row[0] for row in rows[1:25]]
+    assert all((found[row[0]][1] in ("0", "1", "2")) == any(row[1:3]) for row in rows[10:25])
+
+
 def test_bc3e_reports_kappa_and_accuracy(files: Path, ce_: Ce) -> None:
     how = ("fit", files / "votes.csv", "--model", "bc3e", "--truth", files / "classes.csv")
     summary = json.loads(ce_(*how, "--format", "json").out)
@@ -585,8 +619,8 @@ def _good(tmp_path: Path) -> Path:
         (["fit", "{good}", "--clusters", "2", "--model", "bc3e"], 2, "clusters is for bce and mixture"),
         (["fit", "{good}", "--model", "bc3e", "--class", "a"], 2, "classes"),
         (["fit", "{good}", "--model", "bc3e", "--class", "a", "--class", "a"], 2, "classes"),
-        (["simulate", "{good}", "--clusters", "2", "--privacy", "masked"], 4, "not available in this version"),
-        (["simulate", "{good}", "--clusters", "2", "--privacy", "blind"], 4, "not available in this version"),
+        (["simulate", "{good}", "--clusters", "2", "--policy", "{folder}/absent.toml"], 4, "absent.toml: cannot be"),
+        (["simulate", "{good}", "--clusters", "2", "--policy", "{rules}"], 6, "1 sites; this site asks for 3"),
         (["fit", "{folder}/absent.csv", "--clusters", "2"], 3, "absent.csv: no such file"),
         (["fit", "{folder}/absent.parquet", "--clusters", "2"], 3, "absent.parquet: no such file"),
         (["fit", "{folder}", "--clusters", "2"], 3, "a directory: expected a file"),
@@ -629,9 +663,12 @@ def test_wrong_uses_end_with_a_sentence(
     (tmp_path / "good.tsv").write_text(GOOD.replace(",", "\t"))
     other = write(tmp_path / "other.csv", ["id", "x"], [[f"{ID}7", f"{LABEL}1"], [f"{ID}8", f"{LABEL}2"]])
     silent = write(tmp_path / "silent.csv", ["id", "x"], [[f"{ID}1", ""], [f"{ID}8", f"{LABEL}2"]])
+    rules = tmp_path / "rules.toml"
+    rules.write_text("min_sites = 3\n")
     os.mkfifo(tmp_path / "pipe")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     places = {"good": good, "other": other, "silent": silent, "folder": tmp_path, "pipe": tmp_path / "pipe"}
+    places["rules"] = rules
     ended = ce_(*(argument.format(**places) for argument in arguments))
     assert ended.code == code
     assert expected in ended.sentence
@@ -641,9 +678,12 @@ def test_wrong_uses_end_with_a_sentence(
 
 
 def test_failures_as_json(good: Path, tmp_path: Path, ce_: Ce) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("min_sites = 3\n")
     for arguments, code in (
         (["fit", tmp_path / "absent.csv", "--clusters", 2], 3),
-        (["simulate", good, "--clusters", 2, "--privacy", "masked"], 4),
+        (["simulate", good, "--clusters", 2, "--policy", tmp_path / "absent.toml"], 4),
+        (["simulate", good, "--clusters", 2, "--policy", rules], 6),
         (["metrics", good, good], 3),
     ):
         for format_ in (["--format", "json"], ["--format=json"]):

@@ -13,7 +13,18 @@ import pytest
 
 FLOOR = "import numpy, scipy.special"
 # Those that only commands, tests or certain files need.
-HEAVY = ("sklearn", "pandas", "polars", "pyarrow", "click", "rich", "grpc", "google.protobuf", "matplotlib")
+HEAVY = (
+    "sklearn",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "click",
+    "rich",
+    "grpc",
+    "google.protobuf",
+    "matplotlib",
+    "prometheus_client",
+)
 
 
 def run(code: str, settings: dict[str, str]) -> str:

@@ -16,15 +16,16 @@ from ce.cli.entry import EXIT_CODES
 from ce.identity.denied import DenyList
 from ce.identity.peers import Peers
 from ce.job import Job
-from ce_client.policy import Policy
+from ce.policy import Policy
 
 DOCS = Path(__file__).parents[2] / "docs"
+#: Scripts that write pages from code.
+PAGES = ("make_reference", "make_metrics")
 CODES = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module", name="script")
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_reference", DOCS / "make_reference.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
@@ -32,20 +33,27 @@ def _script() -> ModuleType:
     return script
 
 
-def test_the_reference_is_up_to_date(script: ModuleType) -> None:
-    assert script.PAGE.read_text(encoding="utf-8") == script.page(), "python docs/make_reference.py"
+@pytest.fixture(scope="module", name="script")
+def _script() -> ModuleType:
+    return load("make_reference")
 
 
-def test_the_check_of_the_reference_finds_a_page_that_is_not(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_the_pages_are_up_to_date(name: str) -> None:
+    script = load(name)
+    assert script.PAGE.read_text(encoding="utf-8") == script.page(), f"python docs/{name}.py"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_check_of_a_page_finds_one_that_is_not(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load(name)
     monkeypatch.setattr(script, "PAGE", tmp_path / "page.md")
-    monkeypatch.setattr("sys.argv", ["make_reference.py", "--check"])
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--check"])
     with pytest.raises(SystemExit, match="is not up to date"):
         script.main()
-    monkeypatch.setattr("sys.argv", ["make_reference.py"])
+    monkeypatch.setattr("sys.argv", [f"{name}.py"])
     script.main()
-    monkeypatch.setattr("sys.argv", ["make_reference.py", "--check"])
+    monkeypatch.setattr("sys.argv", [f"{name}.py", "--check"])
     script.main()
     (tmp_path / "page.md").write_text("else")
     with pytest.raises(SystemExit, match="is not up to date"):

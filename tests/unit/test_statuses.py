@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from ce import errors
-from ce.errors import CeError, ConfigError, JobFailed, LimitReached, NotAllowed, Refused, Unreachable
+from ce.errors import BrokenTotals, CeError, ConfigError, JobFailed, LimitReached, NotAllowed, Refused, Unreachable
 from ce.transport.explain import explain
 from ce.transport.status import CODES, from_status, to_status
 
@@ -22,7 +22,9 @@ EVERY_ERROR = [
 
 
 def made(kind: type[CeError]) -> CeError:
-    return Refused("min_sites", SENTENCE) if kind is Refused else kind(SENTENCE)
+    if kind in (Refused, BrokenTotals):
+        return kind("min_sites", SENTENCE)
+    return kind(SENTENCE)
 
 
 def failed(code: grpc.StatusCode, details: str, *trailer: tuple[str, str]) -> grpc.aio.AioRpcError:

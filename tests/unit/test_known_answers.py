@@ -1,0 +1,523 @@
+"""The protocol's known answers: `tests/vectors/known_answers.json`, which another implementation can be held against.
+
+The file is made without any of this code, from the documented definitions (`tests/vectors/make_known_answers.py`). Here
+the code must compute the same: what is checked is that the definitions are right, and that nobody changes one unseen.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+import ce.privacy.pairs
+import ce_client.ledger
+from ce.errors import MessageError, RingOverflow
+from ce.identity.certificates import sign
+from ce.identity.keys import PrivateKey
+from ce.labels import Column, LabelTable
+from ce.labels.randomised import randomise
+from ce.models import BCE
+from ce.privacy.derivation import derive, extract, joined, number
+from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, uncover
+from ce.privacy.pairs import EphemeralKey, Sealed, unseal
+from ce.privacy.pseudonyms import pseudonyms, tokens
+from ce.protocol.blind import BlindMember, _chained
+from ce.protocol.covering import Binding, Cover, mask_context, object_digests, told
+from ce.protocol.deciding import decode_settled, encode_settled
+from ce.protocol.handshake import (
+    Attempt,
+    Summary,
+    sign_enrolment,
+    sign_key_share,
+    story,
+    summary_of,
+)
+from ce.protocol.messages import Answer, Task, array_hash, task_digest
+from ce.protocol.starts import SecretStarts, job_key
+from ce.protocol.topology import Block, ColumnClaim, Enrolment, SharedColumn, View
+from ce.ring import Scale, decode, encode
+from ce.steps.model import Settled, Sizes
+from ce_client.ledger import PURPOSE, Ledger
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+KNOWN: dict[str, Any] = json.loads((VECTORS / "known_answers.json").read_text(encoding="ascii"))
+_DTYPES: dict[str, Any] = {"i": np.int64, "f": np.float64, "u": np.uint8}
+
+
+def hexes(texts: Sequence[str]) -> list[bytes]:
+    return [bytes.fromhex(text) for text in texts]
+
+
+def words_of(texts: Sequence[str], shape: Sequence[int] = (-1,)) -> NDArray[np.int64]:
+    return np.array([int(text) for text in texts], dtype=np.int64).reshape(shape)
+
+
+def reals_of(texts: Sequence[str], shape: Sequence[int] = (-1,)) -> NDArray[np.float64]:
+    return np.array([float(text) for text in texts]).reshape(shape)
+
+
+def attempt() -> Attempt:
+    own = KNOWN["attempt"]
+    return Attempt(own["job"], bytes.fromhex(own["definition"]), own["epoch"], tuple(own["roster"]))
+
+
+def task_of(known: Mapping[str, Any]) -> Task:
+    arrays = {}
+    for name, own in known["arrays"].items():
+        convert = float if own["kind"] == "f" else int
+        elements = [convert(text) for text in own["elements"]]
+        arrays[name] = np.array(elements, dtype=_DTYPES[own["kind"]]).reshape(own["shape"])
+    fields = [known[key] for key in ("round", "step", "stage", "iteration")]
+    return Task(*fields, tuple(known["starts"]), tuple(known["retry"]), arrays)
+
+
+class Recorder:
+    """A key that signs nothing: it keeps what it is given to sign."""
+
+    def __init__(self) -> None:
+        self.signed: list[bytes] = []
+
+    def sign(self, content: bytes, how: object) -> bytes:
+        self.signed.append(content)
+        return b"signature"
+
+    @property
+    def key(self) -> PrivateKey:
+        return cast(PrivateKey, self)
+
+
+def ephemeral(monkeypatch: pytest.MonkeyPatch, private: str) -> EphemeralKey:
+    """A key that is not random."""
+    given = X25519PrivateKey.from_private_bytes(bytes.fromhex(private))
+    with monkeypatch.context() as patch:
+        patch.setattr(ce.privacy.pairs, "X25519PrivateKey", SimpleNamespace(generate=lambda: given))
+        return EphemeralKey()
+
+
+# The file.
+
+
+def test_the_file_is_what_its_program_makes_without_this_code() -> None:
+    path = VECTORS / "make_known_answers.py"
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(str(node.module).split(".")[0])
+    assert not {name for name in imported if name.startswith("ce")}
+    spec = importlib.util.spec_from_file_location("make_known_answers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.known_answers() == (VECTORS / "known_answers.json").read_text(encoding="ascii")
+
+
+def test_every_section_says_what_it_is_and_is_held_against_the_code() -> None:
+    sections = {name: own for name, own in KNOWN.items() if name != "about"}
+    assert all(own["what"].endswith(".") for own in sections.values())
+    source = Path(__file__).read_text(encoding="utf-8")
+    assert [name for name in sections if f'KNOWN["{name}"]' not in source] == []
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize("known", KNOWN["words"]["cases"], ids=lambda known: f"{known['bits']} bits")
+def test_reals_become_words(known: dict[str, Any]) -> None:
+    scale = Scale(known["bits"], float(known["limit"]))
+    values, words = reals_of(known["values"]), words_of(known["words"])
+    found = encode(values, scale, "a sum")
+    np.testing.assert_array_equal(found, words)
+    np.testing.assert_allclose(decode(found, scale), values, atol=0.5 / scale.unit, rtol=0)
+
+
+@pytest.mark.parametrize("known", KNOWN["words"]["refused"], ids=lambda known: known["value"])
+def test_terms_beyond_their_bound_are_refused(known: dict[str, Any]) -> None:
+    with pytest.raises(RingOverflow):
+        encode(reals_of([known["value"]]), Scale(known["bits"], float(known["limit"])), "a sum")
+
+
+def test_scales() -> None:
+    for known in KNOWN["scales"]["cases"]:
+        assert Scale.for_sum(float(known["terms"]), float(known["limit"])).bits == known["bits"], known
+
+
+# Bytes out of bytes.
+
+
+def test_encodings_and_derivation() -> None:
+    for known in KNOWN["encodings"]["joined"]:
+        assert joined(*hexes(known["parts"])).hex() == known["joined"]
+    for known in KNOWN["encodings"]["number"]:
+        assert number(int(known["n"])).hex() == known["number"]
+    for known in KNOWN["derivation"]["cases"]:
+        assert derive(bytes.fromhex(known["secret"]), *hexes(known["info"])).hex() == known["key"]
+
+
+def test_the_context_of_an_attempt() -> None:
+    known = KNOWN["attempt"]
+    assert attempt().job_digest.hex() == known["job_digest"]
+    assert [part.hex() for part in attempt().context] == known["context"]
+
+
+def test_pair_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KNOWN["pair_keys"]
+    keys = {site: ephemeral(monkeypatch, private) for site, private in known["private_keys"].items()}
+    assert {site: own.public.hex() for site, own in keys.items()} == known["public_keys"]
+    for pair in known["pairs"]:
+        names = [site.encode() for site in sorted(pair["sites"])]
+        for own, peer in (pair["sites"], pair["sites"][::-1]):
+            found = keys[own].pair_key(keys[peer].public, *attempt().context, *names)
+            assert found.hex() == pair["pair_key"]
+    for public in hexes(known["refused_public_keys"]):
+        with pytest.raises(MessageError, match="public_key"):
+            keys["east"].pair_key(public)
+
+
+def test_the_job_key_and_what_is_sealed() -> None:
+    known = KNOWN["job_key"]
+    assert job_key(bytes.fromhex(known["secret"]), known["job"]).hex() == known["job_key"]
+    pair_key = bytes.fromhex(KNOWN["sealing"]["pair_key"])
+    for case in KNOWN["sealing"]["cases"]:
+        sealed = Sealed(bytes.fromhex(case["nonce"]), bytes.fromhex(case["ciphertext"]))
+        assert unseal(pair_key, sealed, *hexes(case["associated"])).hex() == case["content"]
+
+
+# What the job key names and draws.
+
+
+def categories_of(known: Mapping[str, Any]) -> tuple[int, ...] | tuple[str, ...]:
+    return tuple(int(own) for own in known["categories"]) if known["integers"] else tuple(known["categories"])
+
+
+def test_pseudonyms_and_tokens() -> None:
+    known = KNOWN["names"]
+    key = bytes.fromhex(known["job_key"])
+    assert [own.tobytes().hex() for own in pseudonyms(key, known["ids"])] == known["pseudonyms"]
+    for column in known["columns"]:
+        assert list(tokens(key, column["column"], categories_of(column))) == column["tokens"]
+
+
+def test_starting_tables() -> None:
+    known = KNOWN["starts"]
+    starts = SecretStarts.of(bytes.fromhex(known["secret"]), bytes.fromhex(known["job_key"]), known["job"])
+    for at, own in enumerate(known["columns"]):
+        assert own["key"] == (starts.job_key if own["shared"] else starts.own_key).hex()
+        holders = ("east", "north") if own["shared"] else ("north",)
+        column = SharedColumn(at, own["column"], "clustering", tuple(own["categories"]), holders)
+        found = starts.tables(column, known["starts"], known["k"])
+        expected = reals_of(own["table"], own["table_shape"])
+        np.testing.assert_allclose(found, expected, rtol=float(known["tolerance"]), atol=0)
+        # The words themselves say the same: what differs between machines is the logarithm only.
+        words = np.array([int(word) for word in own["words"]], dtype=np.uint64).reshape(own["words_shape"])
+        drawn = -np.log(((words >> np.uint64(11)).astype(float) + 0.5) * 2.0**-53).swapaxes(1, 2)
+        np.testing.assert_allclose(found, drawn / drawn.sum(axis=2, keepdims=True), rtol=1e-13)
+
+
+# What is signed.
+
+
+def enrolled() -> dict[str, Enrolment]:
+    found = {}
+    for site, known in KNOWN["signatures"]["enrolled"].items():
+        claims = tuple(
+            ColumnClaim(
+                own["name"], own["kind"], own["soft"], tuple(own["tokens"]), own["written"] or None, own["labels"]
+            )
+            for own in known["columns"]
+        )
+        objects = np.array([np.void(own) for own in hexes(known["pseudonyms"])], dtype="V16")
+        found[site] = Enrolment(objects, claims)
+    return found
+
+
+def summaries() -> dict[str, Summary]:
+    known = KNOWN["signatures"]["enrolled"]
+    return {site: summary_of(own, known[site]["revision"]) for site, own in enrolled().items()}
+
+
+def test_what_is_signed_of_key_shares_and_enrolments(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KNOWN["signatures"]
+    recorder = Recorder()
+    own_key = ephemeral(monkeypatch, KNOWN["pair_keys"]["private_keys"]["north"])
+    share = sign_key_share(attempt(), known["key_share"]["site"], own_key, recorder.key, b"certificate")
+    assert share.public_key.hex() == known["public_key"]
+    assert recorder.signed.pop().hex() == known["key_share"]["signed"]
+    for site, summary in summaries().items():
+        shown = known["enrolled"][site]
+        assert summary.pseudonym_digest.hex() == shown["pseudonym_digest"]
+        assert [own.categories_digest.hex() for own in summary.columns] == [
+            own["categories_digest"] for own in shown["columns"]
+        ]
+        sign_enrolment(attempt(), site, summary, recorder.key)
+        assert recorder.signed.pop().hex() == known["enrolments"][site]
+    assert story(summaries(), known["private_objects"]).hex() == known["story"]
+
+
+# Tasks.
+
+
+def test_digests_of_tasks() -> None:
+    known = KNOWN["tasks"]
+    for case in known["cases"]:
+        task = task_of(case["task"])
+        assert {name: own.hex() for name, own in task.hashes.items()} == {
+            name: own["sha256"] for name, own in case["task"]["arrays"].items()
+        }
+        digest = task_digest(bytes.fromhex(known["job_digest"]), known["epoch"], task, task.hashes)
+        assert digest.hex() == case["digest"]
+
+
+def test_elements_are_hashed_little_endian_and_row_major() -> None:
+    known = KNOWN["told"]["task"]["arrays"]["block/1/message"]
+    array = reals_of(known["elements"], known["shape"])
+    for other in (array.astype(">f8"), np.asfortranarray(array), np.repeat(array, 2, axis=2)[:, :, ::2]):
+        assert array_hash(other).hex() == known["sha256"]
+
+
+def test_what_a_task_tells() -> None:
+    known = KNOWN["told"]
+    binding = told(task_of(known["task"]))
+    for case in known["cases"]:
+        assert binding(tuple(case["scopes"])).hex() == case["told"], case["scopes"]
+
+
+# Masks.
+
+
+def pair_keys_of(site: str) -> dict[str, bytes]:
+    found = {}
+    for pair in KNOWN["pair_keys"]["pairs"]:
+        if site in pair["sites"]:
+            (peer,) = set(pair["sites"]) - {site}
+            found[peer] = bytes.fromhex(pair["pair_key"])
+    return found
+
+
+def cover_of(site: str, *, shares_blocks: bool = True) -> Cover:
+    """As the site itself makes it, from what it was told and what it holds."""
+    known = KNOWN["mask_contexts"]
+    blocks, rows, objects = {}, {}, [b"\0" * 16]
+    for name, own in known["blocks"].items():
+        if shares_blocks and site in own["members"]:
+            blocks[int(name)] = Block(int(name), tuple(own["members"]), len(own["pseudonyms"]))
+            rows[int(name)] = len(objects) + np.arange(len(own["pseudonyms"]))
+            objects += hexes(own["pseudonyms"])
+    columns = tuple(
+        SharedColumn(own["index"], own["name"], "clustering", tuple(own["tokens"]), tuple(own["holders"]))
+        for own in known["columns"]
+        if site in own["holders"]
+    )
+    view = View(attempt().roster, Sizes(5, 3, 0, 7), blocks, columns, two_exchanges=True, together=False)
+    digests = object_digests(np.array([np.void(own) for own in objects], dtype="V16"), rows)
+    return Cover(attempt(), site, view, digests, pair_keys_of(site), bytes.fromhex(known["story"]))
+
+
+def test_mask_keys() -> None:
+    known = KNOWN["mask_keys"]["cases"]
+    assert ["block/1", "block/14", "block/4"] in [case["blocks"] for case in known], "in order as text"
+    for case in known:
+        key, digest = hexes([case["pair_key"], case["blocks_digest"]])
+        assert derive(key, b"ce blocks 1", digest).hex() == case["mask_key"]
+        for site, peer in (case["sites"], case["sites"][::-1]):
+            cover = cover_of(site, shares_blocks=bool(case["blocks"]))
+            assert cover._blocks_of(peer) == digest
+            assert cover._masks._extracted[peer] == extract(bytes.fromhex(case["mask_key"]))
+
+
+def test_mask_contexts() -> None:
+    known = KNOWN["mask_contexts"]
+    binding = told(task_of(KNOWN["told"]["task"]))
+    for case in known["cases"]:
+        for own in (case["set"], *case["pairs"]):
+            assert binding(tuple(own["scopes"])).hex() == own["told"]
+            found = mask_context(
+                *hexes([known["attempt"], case["identity"]]),
+                case["name"],
+                tuple(case["shape"]),
+                case["bits"],
+                case["round"],
+                bytes.fromhex(own["told"]),
+            )
+            assert found.hex() == own["context"]
+
+
+def test_every_mask_is_made_with_the_context_of_its_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, tuple[Mapping[str, bytes], bytes | None]] = {}
+
+    def keep(masks: Masks, round_: int, name: str, words: Any, contexts: Mapping[str, bytes], stream: Any) -> Any:
+        made[masks._site] = (contexts, stream)
+        return words
+
+    monkeypatch.setattr(Masks, "hide", keep)
+    binding = told(task_of(KNOWN["told"]["task"]))
+    set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
+    for case in KNOWN["mask_contexts"]["cases"]:
+        members, words = tuple(case["contributors"]), np.zeros(case["shape"], dtype=np.int64)
+        answer = Answer(case["round"], "sums", (), {case["name"]: words}, {case["name"]: case["bits"]})
+        for site in members:
+            cover = cover_of(site)
+            cover.set_keys = set_keys
+            cover.hide(answer, binding)
+            expected = {
+                peer: bytes.fromhex(own["context"])
+                for own in case["pairs"]
+                for peer in own["sites"]
+                if site in own["sites"] and peer != site
+            }
+            stream = derive(set_keys[members], b"ce set mask 1", bytes.fromhex(case["set"]["context"]))
+            assert made[site] == (expected, stream if site == members[0] else None)
+
+
+def test_streams() -> None:
+    nothing = np.zeros(8, dtype=np.int64)
+    for case in KNOWN["streams"]["cases"]:
+        key, context = hexes([case["key"], case["context"]])
+        purpose, words = case["purpose"].encode(), words_of(case["first_words"])
+        stream_key = derive(key, purpose, context)
+        assert stream_key.hex() == case["stream_key"]
+        room = bytearray(BLOCK + 16)
+        Keystream(stream_key).into(room, 64)
+        assert room[:64].hex() == case["first_64_bytes"]
+        np.testing.assert_array_equal(np.frombuffer(room, "<i8", 8), words)
+        if case["stream"] == "pair":
+            for site, peer, expected in (("east", "south", words), ("south", "east", -words)):
+                sent = Masks(site, {peer: key}).hide(1, "a", nothing, {peer: context})
+                np.testing.assert_array_equal(sent, expected)
+        else:
+            assert set_stream_key(key, context) == stream_key
+            np.testing.assert_array_equal(Masks("east", {}).hide(1, "a", nothing, {}, stream_key), words)
+            np.testing.assert_array_equal(uncover(words, key, context), nothing)
+
+
+def blind_member(site: str) -> BlindMember:
+    """As far as it has come in known answers: what it has seen of the totals of its own blocks and columns."""
+    view = View(attempt().roster, Sizes(5, 3, 0, 7), {}, (), two_exchanges=False, together=True)
+    own = cast(Any, SimpleNamespace(name=site))
+    return BlindMember(attempt(), own, view, BCE(2).steps(), cover_of(site), pair_keys_of(site))
+
+
+def blind_binding(site: str) -> Binding:
+    known, blocks = KNOWN["told_in_blind"], KNOWN["mask_contexts"]["blocks"]
+    member = blind_member(site)
+    member._state = bytes.fromhex(known["state"])
+    for chain in known["chains"]:
+        kind, at = chain["scope"].split("/")
+        if kind != "block" or site in blocks[at]["members"]:
+            member._seen[chain["scope"]] = bytes.fromhex(chain["seen"][-1])
+    return member._binding()
+
+
+def test_what_is_told_in_blind() -> None:
+    known = KNOWN["told_in_blind"]
+    for chain in known["chains"]:
+        assert chain["seen"][0] == ""
+        for before, total, after in zip(chain["seen"], chain["totals"], chain["seen"][1:], strict=False):
+            assert _chained(bytes.fromhex(before), words_of(total)).hex() == after
+    binding = blind_binding("east")
+    for case in known["cases"]:
+        assert binding(tuple(case["scopes"])).hex() == case["told"], case["scopes"]
+
+
+@pytest.mark.parametrize(
+    "known", KNOWN["masked_totals"]["cases"], ids=lambda known: f"{known['mode']} {known['name'].replace('/', ' ')}"
+)
+def test_what_contributors_send_and_what_it_sums_to(known: dict[str, Any]) -> None:
+    name, shape, bits, blind = known["name"], known["shape"], known["bits"], known["mode"] == "blind"
+    in_masked = told(task_of(KNOWN["masked_totals"]["task"]))
+    bindings = {site: blind_binding(site) if blind else in_masked for site in known["plain"]}
+    set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
+    added, total = np.zeros(shape, dtype=np.int64), words_of(known["total"], shape)
+    for site, plain in known["plain"].items():
+        cover = cover_of(site)
+        cover.set_keys = set_keys if blind else {}
+        answer = Answer(known["round"], "sums", arrays={name: words_of(plain, shape)}, fraction_bits={name: bits})
+        sent = cover.hide(answer, bindings[site]).arrays[name]
+        np.testing.assert_array_equal(sent, words_of(known["sent"][site], shape))
+        added += sent
+    np.testing.assert_array_equal(added, words_of(known["sum_of_sent"], shape))
+    if blind:
+        for site in known["plain"]:
+            cover = cover_of(site)
+            cover.set_keys = set_keys
+            found = cover.uncover({name: added}, {name: bits}, known["round"], bindings[site])
+            np.testing.assert_array_equal(found[name], total)
+    else:
+        np.testing.assert_array_equal(added, total)
+
+
+# Blind.
+
+
+def test_the_state_that_all_share() -> None:
+    known = KNOWN["states"]
+    member = blind_member("east")
+    member._cover.set_keys = {attempt().roster: bytes.fromhex(known["set_key"])}
+    assert member._state.hex() == known["first"]
+    for step in known["steps"]:
+        assert member._state.hex() == step["state"]
+        member._remember(*hexes(step["parts"]))
+        assert member._state.hex() == step["after"]
+    assert member._state_digest().hex() == known["shown"]
+
+
+def test_decisions() -> None:
+    known = KNOWN["decisions"]
+    globals_ = {name: reals_of(own["elements"], own["shape"]) for name, own in known["globals"].items()}
+    settled = Settled(reals_of(known["bound"]), globals_, np.array(known["retry"]), np.array(known["stop"]))
+    assert encode_settled(settled, known["active"], known["starts"]).hex() == known["encoded"]
+    found = decode_settled(bytes.fromhex(known["encoded"]), known["active"], known["starts"], globals_)
+    np.testing.assert_array_equal(found.bound, settled.bound)
+    np.testing.assert_array_equal(found.retry, settled.retry)
+    assert found.stop is not None
+    np.testing.assert_array_equal(found.stop, known["stop"])
+    for name, values in globals_.items():
+        np.testing.assert_array_equal(found.globals[name], values)
+
+
+# At a site.
+
+
+def test_lines_of_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KNOWN["ledger"]
+    path = tmp_path / "ledger.jsonl"
+    lines = [json.loads(own["line"]) for own in known["lines"]]
+    times = iter([*(line["time_s"] for line in lines), float(known["end"]["time_s"])])
+    monkeypatch.setattr(ce_client.ledger, "time", SimpleNamespace(time=lambda: next(times)))
+    recorder = Recorder()
+    with Ledger(path, lines[0]["site"]) as ledger:
+        assert ledger.head.hex() == known["lines"][0]["head_after"]
+        keys = ("job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon")
+        begun = {key: lines[1][key] for key in keys}
+        head = ledger.begin(**{**begun, "job_digest": bytes.fromhex(begun["job_digest"])})
+        assert head.hex() == known["lines"][1]["head_after"]
+        assert path.read_text(encoding="ascii") == "".join(own["line"] for own in known["lines"])
+        end = known["end"]
+        ledger.end(end["job"], end["epoch"], end["state"], lambda head: sign(recorder.key, head, purpose=PURPOSE))
+    assert recorder.signed.pop().hex() == end["signed"]
+
+
+def test_randomised_response() -> None:
+    known = KNOWN["randomised"]
+    columns = tuple(
+        Column(own["column"], "clustering", categories_of(own), np.array(own["codes"], dtype=np.int32), None)
+        for own in known["columns"]
+    )
+    table = LabelTable(np.array(known["ids"]), columns)
+    found = randomise(table, float(known["p"]), bytes.fromhex(known["secret"]))
+    for own, column in zip(known["columns"], found.columns, strict=True):
+        assert column.codes is not None
+        assert column.codes.tolist() == own["codes_after"]
+        assert own["codes_after"] != own["codes"]

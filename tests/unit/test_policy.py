@@ -1,0 +1,111 @@
+"""A site's rules: what policy.toml may say, what each default is, and what a simulation makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ce.errors import ConfigError, Refused
+from ce.job import Job
+from ce.policy import ENV_PREFIX, Policy, sample_policy
+from ce.settings import reference
+
+
+def test_the_defaults_are_those_that_are_promised() -> None:
+    policy = Policy()
+    assert (policy.weakest_privacy, policy.min_sites, policy.min_objects) == ("masked", 3, 20)
+    assert (policy.min_foreign_columns, policy.min_classifiers, policy.min_cluster) == (4, 3, 5)
+    assert (policy.consent, policy.below_minimum, policy.leave_behind) == ("auto", "exclude", False)
+    assert policy.randomise == 0.0
+
+
+def test_a_sample_says_every_key_and_means_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text(sample_policy())
+    assert Policy.read(path) == Policy()
+    path.write_text(re.sub(r"(?m)^# (\w+ = .*)$", r"\1", sample_policy()))
+    assert set(tomllib.loads(path.read_text())) == {field.name for field in dataclasses.fields(Policy)}
+    assert Policy.read(path) == Policy()
+    for row in reference(Policy, ENV_PREFIX):
+        assert len(row.comment.split()) > 4, row.key
+
+
+def test_no_policy_allows_everything() -> None:
+    policy = Policy.of(None)
+    assert policy == Policy.permissive()
+    assert (policy.weakest_privacy, policy.min_sites, policy.min_objects) == ("plain", 1, 1)
+    assert (policy.min_foreign_columns, policy.min_classifiers, policy.min_cluster, policy.randomise) == (0, 0, 1, 0)
+    for privacy in ("plain", "masked", "blind"):
+        policy.check(Job(clusters=2, sites=("here",), privacy=privacy), "anybody")
+    policy.check_rounds(10**12)
+
+
+def test_keys_a_file_or_a_policy_are_its_rules(tmp_path: Path) -> None:
+    keys = {"min_sites": 2, "models": ["bce"], "coordinators": ("hub",), "randomise": 0, "consent": "ask"}
+    policy = Policy.of(keys)
+    assert policy == Policy(min_sites=2, models=("bce",), coordinators=("hub",), consent="ask")
+    assert isinstance(policy.randomise, float)
+    (tmp_path / "policy.toml").write_text('min_sites = 2\nmodels = ["bce"]\ncoordinators = ["hub"]\nconsent = "ask"\n')
+    assert Policy.of(tmp_path / "policy.toml") == Policy.of(str(tmp_path / "policy.toml")) == policy
+    assert Policy.of(policy) is policy
+    assert Policy.of({}) == Policy()
+
+
+def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "policy.toml").write_text("min_objects = 7\n")
+    monkeypatch.setenv("CE_POLICY_MIN_OBJECTS", "50")
+    monkeypatch.setenv("CE_POLICY_LEAVE_BEHIND", "true")
+    policy = Policy.read(tmp_path / "policy.toml")
+    assert (policy.min_objects, policy.leave_behind) == (50, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("min_site", 2, "unknown key min_site; did you mean min_sites?"),
+        ("min_sites", 0, "min_sites is a whole number of at least 1"),
+        ("min_objects", 0, "min_objects is a whole number of at least 1"),
+        ("min_cluster", 0, "min_cluster is a whole number of at least 1"),
+        ("max_rounds", 0, "max_rounds is a whole number of at least 1"),
+        ("min_foreign_columns", -1, "min_foreign_columns is a whole number of at least 0"),
+        ("min_classifiers", -1, "min_classifiers is a whole number of at least 0"),
+        ("min_objects", 2.5, "min_objects is a whole number, not a number"),
+        ("min_objects", True, "min_objects is a whole number, not true or false"),
+        ("min_objects", None, "min_objects is a whole number, not nothing"),
+        ("weakest_privacy", "naked", "weakest_privacy is one of plain, masked, blind"),
+        ("models", ["kmeans"], "models are among bce, bc3e, mixture"),
+        ("models", "bce", "models is a list of texts, not a text"),
+        ("consent", "maybe", "consent is one of auto, ask"),
+        ("below_minimum", "ignore", "below_minimum is one of exclude, refuse"),
+        ("leave_behind", 1, "leave_behind is true or false, not a whole number"),
+        ("randomise", 1.0, "randomise is a number from 0 to below 1"),
+        ("randomise", -0.1, "randomise is a number from 0 to below 1"),
+        ("randomise", float("nan"), "randomise is a number"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_in_a_sentence(key: str, value: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}"):
+        Policy.of({key: value})
+
+
+def test_a_job_that_breaks_a_rule_is_refused_by_its_name() -> None:
+    policy = Policy(models=("bce",), coordinators=("hub",), max_rounds=3)
+    sites = ("east", "north", "south")
+    for rule, job, coordinator in (
+        ("weakest_privacy", Job(clusters=2, sites=sites, privacy="plain"), "hub"),
+        ("min_sites", Job(clusters=2, sites=sites[:2]), "hub"),
+        ("models", Job(clusters=2, sites=sites, model="mixture"), "hub"),
+        ("coordinators", Job(clusters=2, sites=sites), "nobody"),
+    ):
+        with pytest.raises(Refused) as refused:
+            policy.check(job, coordinator)
+        assert refused.value.rule == rule
+    policy.check(Job(clusters=2, sites=sites), "hub")
+    policy.check_rounds(3)
+    with pytest.raises(Refused, match="rule: max_rounds"):
+        policy.check_rounds(4)

@@ -1,0 +1,993 @@
+"""Makes known_answers.json: what an implementation of the protocol must compute, in any language.
+
+    python tests/vectors/make_known_answers.py
+
+Nothing of ce is imported: every value is computed here a second time from the definitions in docs/protocol.md and
+docs/ledger.md, with hashes, HKDF, X25519, AES and ChaCha20-Poly1305 and nothing else. The code is held against the
+file, and the file against this program, in tests/unit/test_known_answers.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+PATH = Path(__file__).with_name("known_answers.json")
+Section = dict[str, Any]
+
+ABOUT = (
+    "Known answers of the protocol of ce, version 1 (docs/protocol.md, docs/ledger.md). Bytes are hexadecimal, whole "
+    "numbers that may need 64 bits decimal strings, reals the shortest decimal strings that give the same double. "
+    "Words are whole numbers modulo 2^64, written as signed. Arrays are flat, row-major, with their shape beside them; "
+    "where they are hashed, their elements are little-endian. Texts are UTF-8. A value named in one section has the "
+    "same name in the others. Everything is exact, except reals in sections that name a tolerance, which is relative."
+)
+
+# The primitives, as docs/protocol.md defines them.
+
+
+def joined(*parts: bytes) -> bytes:
+    return b"".join(struct.pack(">Q", len(part)) + part for part in parts)
+
+
+def number(value: int) -> bytes:
+    return struct.pack(">Q", value)
+
+
+def hkdf(secret: bytes, *info: bytes) -> bytes:
+    return HKDF(SHA256(), 32, salt=None, info=joined(*info)).derive(secret)
+
+
+def sha256(content: bytes) -> bytes:
+    return hashlib.sha256(content).digest()
+
+
+def hmac256(key: bytes, content: bytes) -> bytes:
+    return hmac.new(key, content, hashlib.sha256).digest()
+
+
+def aes_ctr(key: bytes, size: int) -> bytes:
+    return Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(size))
+
+
+def signed(words: int) -> int:
+    """Modulo 2^64, as a signed word."""
+    return (words + 2**63) % 2**64 - 2**63
+
+
+def stream_words(key: bytes, count: int) -> list[int]:
+    return list(struct.unpack(f"<{count}q", aes_ctr(key, 8 * count)))
+
+
+def element_bytes(kind: str, elements: Sequence[float]) -> bytes:
+    return struct.pack(f"<{len(elements)}{ {'i': 'q', 'f': 'd', 'u': 'B'}[kind] }", *elements)
+
+
+# How values are written down.
+
+
+def texts(values: Sequence[float]) -> list[str]:
+    return [repr(value) for value in values]
+
+
+def array(kind: str, shape: Sequence[int], elements: Sequence[float]) -> Section:
+    """kind: i, f or u, as in a task's digest."""
+    assert math.prod(shape) == len(elements)
+    hashed = sha256(element_bytes(kind, elements)).hex()
+    return {"kind": kind, "shape": list(shape), "elements": texts(elements), "sha256": hashed}
+
+
+# What several sections are about.
+
+SITES = ("east", "north", "south")
+JOB = "demo"
+DEFINITION = b'{"clusters":2,"model":"bce","name":"demo","privacy":"masked","sites":["east","north","south"]}'
+EPOCH = 3
+JOB_DIGEST = sha256(DEFINITION)
+CONTEXT = (JOB_DIGEST, number(EPOCH), joined(*(site.encode() for site in SITES)))
+SECRETS = {site: sha256(b"secret of " + site.encode()) for site in SITES}
+PRIVATE_KEYS = {site: sha256(b"ephemeral key of " + site.encode()) for site in SITES}
+PUBLIC_KEYS = {site: X25519PrivateKey.from_private_bytes(own).public_key() for site, own in PRIVATE_KEYS.items()}
+JOB_KEY = hkdf(SECRETS["east"], b"ce job key", JOB.encode())
+IDS = ("0", "customer 17", "Müller", "\u00e9t\u00e9", "日本")
+CATEGORIES: dict[str, tuple[int | str, ...]] = {"age": ("old", "young", "ältlich"), "visits": (1, 2), "rank": (-1, 7)}
+
+
+def pair_key(one: str, other: str) -> bytes:
+    """The key of two sites, from the private key of the first and the public key of the second."""
+    first, second = sorted((one, other))
+    shared = X25519PrivateKey.from_private_bytes(PRIVATE_KEYS[one]).exchange(PUBLIC_KEYS[other])
+    public_keys = sorted(PUBLIC_KEYS[site].public_bytes_raw() for site in (one, other))
+    return hkdf(shared, b"ce pair key 1", *public_keys, *CONTEXT, first.encode(), second.encode())
+
+
+def pseudonym(own: str) -> bytes:
+    return hmac256(JOB_KEY, own.encode())[:16]
+
+
+def spelled(category: int | str) -> str:
+    return f"{'int' if isinstance(category, int) else 'str'} {category}"
+
+
+def token(column: str, category: int | str) -> str:
+    return hmac256(JOB_KEY, joined(b"category", column.encode(), spelled(category).encode()))[:16].hex()
+
+
+# Numbers.
+
+
+def words() -> Section:
+    unit_cases = {
+        40: (0.0, 1.0, -1.0, 0.1, -0.1, 1 / 3, 2.0**-41, 3 * 2.0**-41, -(2.0**-41), 2.0**-42, 123456.789, 2.0**22),
+        0: (0.5, 1.5, 2.5, -0.5, -1.5, 41.0, -(2.0**62), 2.0**62, 2.0**62 - 512),
+        62: (1.0, -1.0, 2.0**-62, 0.7, -math.pi / 4),
+    }
+    limits = {40: 2.0**22, 0: 2.0**62, 62: 1.0}
+    cases = [
+        {
+            "bits": bits,
+            "limit": repr(limits[bits]),
+            "values": texts(values),
+            "words": texts([round(Fraction(value) * 2**bits) for value in values]),
+        }
+        for bits, values in unit_cases.items()
+    ]
+    refused = [
+        {"bits": 40, "limit": repr(1.0), "value": value}
+        for value in ("1.0000000000000002", "-1.0000000000000002", "inf", "-inf", "nan")
+    ]
+    return {
+        "what": "A term of a sum becomes a word: value * 2^bits, rounded to the nearest whole number, ties to even. A "
+        "term that is not finite, or larger than the limit that was declared for the sum, is an error.",
+        "cases": cases,
+        "refused": refused,
+    }
+
+
+def scales() -> Section:
+    cases = []
+    for terms, limit in ((1, 1.0), (2, 1.0), (3, 1.0), (1000, 1.0), (1024, 1.0), (1025, 1.0), (10, 0.01), (120, 45.5)):
+        largest, exponent = Fraction(terms) * Fraction(limit), 0
+        while 2**exponent < largest:
+            exponent += 1
+        cases.append({"terms": str(terms), "limit": repr(limit), "bits": 62 - exponent})
+    return {
+        "what": "Fractional bits of a sum of so many terms of at most limit each: 62 - ceil(log2(max(terms * limit, "
+        "1))).",
+        "cases": cases,
+    }
+
+
+# Bytes out of bytes.
+
+
+def encodings() -> Section:
+    lists = ((), (b"",), (b"", b""), (b"ab", b"c"), (b"a", b"bc"), ("é".encode(), bytes(range(5))))
+    return {
+        "what": "joined(parts): each part after its length as 8 bytes, big-endian. number(n): n as 8 bytes, "
+        "big-endian.",
+        "joined": [{"parts": [part.hex() for part in parts], "joined": joined(*parts).hex()} for parts in lists],
+        "number": [{"n": str(n), "number": number(n).hex()} for n in (0, 1, 255, 2**32, 2**63, 2**64 - 1)],
+    }
+
+
+def derivation() -> Section:
+    cases = [
+        {"secret": secret.hex(), "info": [part.hex() for part in info], "key": hkdf(secret, *info).hex()}
+        for secret, info in (
+            (bytes(32), ()),
+            (b"\x0b" * 22, (b"a label", bytes(range(10)))),
+            (bytes(range(80)), (b"", b"x")),
+        )
+    ]
+    return {
+        "what": "Keys out of keys: HKDF-SHA256 (RFC 5869) with an empty salt, 32 bytes, info = joined(parts).",
+        "cases": cases,
+    }
+
+
+def attempt() -> Section:
+    return {
+        "what": "An attempt at a job. Its context is three parts: the job digest, which is the SHA-256 of the "
+        "definition byte for byte; number(epoch); joined(names of the roster in order).",
+        "job": JOB,
+        "definition": DEFINITION.hex(),
+        "epoch": EPOCH,
+        "roster": list(SITES),
+        "job_digest": JOB_DIGEST.hex(),
+        "context": [part.hex() for part in CONTEXT],
+    }
+
+
+def pair_keys() -> Section:
+    pairs = []
+    for first, second in (("east", "north"), ("east", "south"), ("north", "south")):
+        assert pair_key(first, second) == pair_key(second, first)
+        shared = X25519PrivateKey.from_private_bytes(PRIVATE_KEYS[first]).exchange(PUBLIC_KEYS[second])
+        pairs.append({"sites": [first, second], "x25519": shared.hex(), "pair_key": pair_key(first, second).hex()})
+    return {
+        "what": "The key of two sites: HKDF(X25519(private key of one, public key of the other); 'ce pair key 1', both "
+        "public keys in order of their bytes, the context of the attempt, both names in order). A public key that "
+        "gives a shared secret of zeros is refused.",
+        "private_keys": {site: own.hex() for site, own in PRIVATE_KEYS.items()},
+        "public_keys": {site: own.public_bytes_raw().hex() for site, own in PUBLIC_KEYS.items()},
+        "pairs": pairs,
+        "refused_public_keys": [bytes(32).hex(), (b"\x01" + bytes(31)).hex(), bytes(31).hex()],
+    }
+
+
+def job_keys() -> Section:
+    return {
+        "what": "The job key, made by the first site by name: HKDF(its secret; 'ce job key', name of the job).",
+        "secret": SECRETS["east"].hex(),
+        "job": JOB,
+        "job_key": JOB_KEY.hex(),
+    }
+
+
+def sealing() -> Section:
+    set_keys = sha256(b"set key of east, north, south") + sha256(b"set key of east, south")
+    rest = (*CONTEXT, b"east", b"south")
+    state = sha256(b"a state")
+    cases = []
+    for what, content, parts in (
+        ("the job key", JOB_KEY, (b"ce job key 1", *rest)),
+        ("the keys of sets of sites that the first of them makes", set_keys, (b"ce set keys 1", *rest)),
+        ("a decision of round 7", state + bytes(range(64)), (b"ce decision 1", number(7), *rest)),
+    ):
+        nonce = sha256(what.encode())[:12]
+        ciphertext = ChaCha20Poly1305(pair_key("east", "south")).encrypt(nonce, content, joined(*parts))
+        cases.append(
+            {
+                "sealed": what,
+                "associated": [part.hex() for part in parts],
+                "content": content.hex(),
+                "nonce": nonce.hex(),
+                "ciphertext": ciphertext.hex(),
+            }
+        )
+    return {
+        "what": "What one site seals for another (here east for south): ChaCha20-Poly1305 under their pair key with a "
+        "random nonce of 12 bytes; the associated data are joined(purpose, [number(round) of a decision,] the context, "
+        "sender, receiver). Here the nonce is given.",
+        "pair_key": pair_key("east", "south").hex(),
+        "cases": cases,
+    }
+
+
+# What the job key names and draws.
+
+
+def names() -> Section:
+    return {
+        "what": "Pseudonym of an object: first 16 bytes of HMAC-SHA256(job key, id). Token of a category: first 16 "
+        "bytes of HMAC-SHA256(job key, joined('category', column, 'int VALUE' or 'str VALUE')).",
+        "job_key": JOB_KEY.hex(),
+        "ids": list(IDS),
+        "pseudonyms": [pseudonym(own).hex() for own in IDS],
+        "columns": [
+            {
+                "column": column,
+                "integers": isinstance(categories[0], int),
+                "categories": [str(category) for category in categories],
+                "tokens": [token(column, category) for category in categories],
+            }
+            for column, categories in CATEGORIES.items()
+        ],
+    }
+
+
+def drawn(key: bytes, column: str, tokens: Sequence[str], starts: int, k: int) -> tuple[list[int], list[float]]:
+    """The words, (starts, categories, k), and the table, (starts, k, categories)."""
+    found, table = [], []
+    for start in range(starts):
+        by_category = []
+        for own in tokens:
+            material = joined(b"ce start", key, str(start).encode(), column.encode(), f"str {own}".encode())
+            by_category.append(struct.unpack(f"<{k}Q", hashlib.shake_256(material).digest(8 * k)))
+        found += [word for own in by_category for word in own]
+        for h in range(k):
+            row = [-math.log(((own[h] >> 11) + 0.5) * 2.0**-53) for own in by_category]
+            table += [value / math.fsum(row) for value in row]
+    return found, table
+
+
+def starts() -> Section:
+    secret, starts_, k = SECRETS["north"], 2, 3
+    own_key = hkdf(secret, b"ce start of a column with one holder", JOB.encode())
+    columns = []
+    for column, key, shared in (("age", JOB_KEY, True), ("rank", own_key, False)):
+        tokens = sorted(token(column, category) for category in CATEGORIES[column])
+        found, table = drawn(key, column, tokens, starts_, k)
+        columns.append(
+            {
+                "column": column,
+                "shared": shared,
+                "key": key.hex(),
+                "categories": tokens,
+                "words": texts(found),
+                "words_shape": [starts_, len(tokens), k],
+                "table": texts(table),
+                "table_shape": [starts_, k, len(tokens)],
+            }
+        )
+    return {
+        "what": "Starting tables. Words: little-endian, unsigned, of SHAKE-256(joined('ce start', key, start in "
+        "decimal, column, 'str TOKEN')), k for each start and category. Entry (start, h, category) of the table is "
+        "-ln(((word >> 11) + 0.5) / 2^53), divided by the sum of its row. The key is the job key for a column of "
+        "several holders, else HKDF(the holder's secret; 'ce start of a column with one holder', name of the job).",
+        "secret": secret.hex(),
+        "job": JOB,
+        "job_key": JOB_KEY.hex(),
+        "starts": starts_,
+        "k": k,
+        "tolerance": "1e-14",
+        "columns": columns,
+    }
+
+
+# What is signed.
+
+
+def summary_bytes(summary: Section) -> bytes:
+    columns = [
+        joined(
+            own["name"].encode(),
+            own["kind"].encode(),
+            b"soft" if own["soft"] else b"hard",
+            own["written"].encode(),
+            number(len(own["tokens"])),
+            bytes.fromhex(own["categories_digest"]),
+            number(own["labels"]),
+        )
+        for own in summary["columns"]
+    ]
+    return joined(
+        number(summary["objects"]),
+        joined(*columns),
+        bytes.fromhex(summary["pseudonym_digest"]),
+        number(summary["revision"]),
+    )
+
+
+def summaries() -> dict[str, Section]:
+    def column(name: str, kind: str, soft: bool, written: str, labels: int) -> Section:
+        tokens = sorted(token(name, category) for category in CATEGORIES.get(name, ()))
+        digest = sha256(joined(*(own.encode() for own in tokens))).hex()
+        return {
+            "name": name,
+            "kind": kind,
+            "soft": soft,
+            "written": written,
+            "tokens": tokens,
+            "categories_digest": digest,
+            "labels": labels,
+        }
+
+    age, visits = column("age", "clustering", False, "text", 5), column("visits", "clustering", True, "integers", 3)
+    rank, doctor = column("rank", "clustering", False, "integers", 4), column("doctor", "classifier", False, "text", 1)
+    fewer, nothing = column("age", "clustering", False, "text", 2), column("empty", "clustering", False, "", 0)
+    held = {"east": ([age, visits], IDS, 0), "north": ([fewer, rank, doctor], IDS[1:], 2), "south": ([nothing], (), 1)}
+    return {
+        site: {
+            "objects": len(ids),
+            "columns": columns,
+            "pseudonyms": [pseudonym(own).hex() for own in ids],
+            "pseudonym_digest": sha256(b"".join(map(pseudonym, ids))).hex(),
+            "revision": revision,
+        }
+        for site, (columns, ids, revision) in held.items()
+    }
+
+
+#: Objects that no other site holds.
+PRIVATE_OBJECTS = {"east": 1, "north": 0, "south": 0}
+
+
+def told_story(shown: dict[str, Section]) -> bytes:
+    parts = []
+    for site, own in shown.items():
+        parts += [site.encode(), summary_bytes(own), number(PRIVATE_OBJECTS[site])]
+    return sha256(joined(*parts))
+
+
+def signatures() -> Section:
+    def message(purpose: str, content: bytes) -> str:
+        return (struct.pack(">I", len(purpose)) + purpose.encode() + content).hex()
+
+    shown = summaries()
+    public_key = PUBLIC_KEYS["north"].public_bytes_raw()
+    share = joined(*CONTEXT, b"north", public_key)
+    enrolments = {
+        site: message("ce enrolment 2", joined(*CONTEXT, site.encode(), summary_bytes(own)))
+        for site, own in shown.items()
+    }
+    return {
+        "what": "The bytes that are signed (ECDSA P-256, SHA-256): the purpose after its length as 4 bytes, then the "
+        "message. Key share: 'ce key share 1', joined(context, site, public key). Enrolment: 'ce enrolment 2', "
+        "joined(context, site, said), where said = joined(number(objects), joined(columns), pseudonym digest, "
+        "number(revision)) and a column is joined(name, kind, 'soft' or 'hard', 'integers' or 'text' or nothing, "
+        "number(categories), SHA-256 of joined(tokens in hexadecimal, in order), number(labels)), labels being the "
+        "number of the site's objects that have one in the column, at most 100. The story, what a site was told of "
+        "all, is the SHA-256 of joined(site, said, number(objects that it holds alone), ...) in order of the roster.",
+        "public_key": public_key.hex(),
+        "key_share": {"site": "north", "signed": message("ce key share 1", share)},
+        "enrolled": shown,
+        "private_objects": PRIVATE_OBJECTS,
+        "enrolments": enrolments,
+        "story": told_story(shown).hex(),
+    }
+
+
+# Tasks.
+
+
+def a_task() -> Section:
+    return {
+        "round": 9,
+        "step": "sums",
+        "stage": 1,
+        "iteration": 4,
+        "starts": [0, 2],
+        "retry": [2],
+        "arrays": {
+            "global/alpha": array("f", (2, 2), (0.5, 1.25, 1e-3, 7.0)),
+            "block/1/message": array("f", (2, 2, 3), tuple(i / 8 for i in range(12))),
+            "block/14/message": array("f", (2, 2, 2), (0.25,) * 8),
+            "block/4/message": array("f", (2, 2, 2), tuple(1 - i / 16 for i in range(8))),
+            "columns/0/tables": array("f", (2, 2, 5), tuple(0.1 * i for i in range(20))),
+            "block/1/labels": array("i", (3,), (4, -1, 2**40)),
+            "sealed/east": array("u", (4,), (0, 1, 254, 255)),
+        },
+    }
+
+
+def task_digest(task: Section) -> bytes:
+    def listed(values: Sequence[int]) -> str:
+        return ",".join(map(str, values))
+
+    where = f"{EPOCH} {task['round']} {task['step']} {task['stage']} {task['iteration']}"
+    lines = ["ce task 1", JOB_DIGEST.hex(), where, listed(task["starts"]), listed(task["retry"])]
+    for name, own in sorted(task["arrays"].items()):
+        lines.append(f"{name} {own['kind']} {listed(own['shape'])} {own['sha256']}")
+    return sha256("\n".join(lines).encode())
+
+
+def tasks() -> Section:
+    empty = {"round": 1, "step": "open", "stage": 0, "iteration": 0, "starts": [], "retry": [], "arrays": {}}
+    cases = [{"task": task, "digest": task_digest(task).hex()} for task in (empty, a_task())]
+    return {
+        "what": "A task's digest: SHA-256 of lines of text, separated by line feeds: 'ce task 1'; the job digest; "
+        "epoch, round, step, stage, iteration; starts; retry; then for every array, by name: name, kind (i, f or u), "
+        "shape, SHA-256 of its elements.",
+        "job_digest": JOB_DIGEST.hex(),
+        "epoch": EPOCH,
+        "cases": cases,
+    }
+
+
+def told_digest(task: Section, scopes: Sequence[str]) -> bytes:
+    header = joined(
+        task["step"].encode(),
+        number(task["stage"]),
+        number(task["iteration"]),
+        joined(*map(number, task["starts"])),
+        joined(*map(number, task["retry"])),
+    )
+    parts = []
+    for name, own in sorted(task["arrays"].items()):
+        if name.startswith(("global/", *(f"{scope}/" for scope in scopes))):
+            parts += [name.encode(), bytes.fromhex(own["sha256"])]
+    return sha256(joined(b"ce told 1", header, *parts))
+
+
+def told() -> Section:
+    task = a_task()
+    lists: tuple[tuple[str, ...], ...] = (
+        (),
+        ("block/1",),
+        ("block/14",),
+        ("columns/0",),
+        ("block/1", "columns/0"),
+        ("block/1", "block/14", "block/4"),
+        ("block/7",),
+    )
+    return {
+        "what": "What a site was told about some scopes (blocks or column groups) before it answered: SHA-256 of "
+        "joined('ce told 1', header, name and SHA-256 of each array of the task that is global or of one of the "
+        "scopes, by name), header = joined(step, number(stage), number(iteration), joined(numbers of starts), joined("
+        "numbers of retry)).",
+        "task": task,
+        "cases": [{"scopes": list(scopes), "told": told_digest(task, scopes).hex()} for scopes in lists],
+    }
+
+
+# Masks.
+
+
+def identity(kind: str, members: Sequence[str], *over: bytes) -> bytes:
+    return sha256(joined(kind.encode(), joined(*(site.encode() for site in members)), *over))
+
+
+def mask_context(
+    attempt_: bytes, identity_: bytes, name: str, shape: Sequence[int], bits: int, round_: int, told_: bytes
+) -> bytes:
+    parts = (attempt_, identity_, name.encode(), joined(*map(number, shape)), number(bits), number(round_), told_)
+    return sha256(joined(b"ce mask context 1", *parts))
+
+
+#: Members and objects. As text block/14 comes before block/4.
+BLOCKS: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    1: (SITES, IDS[:3]),
+    4: (("east", "south"), IDS[3:]),
+    14: (("east", "south"), ("customer 18", "customer 19")),
+}
+GROUP = ("age", "visits")  # columns 0 and 3, both held by all three
+ROUND = 9
+ATTEMPT_DIGEST = sha256(joined(*CONTEXT, told_story(summaries())))
+
+#: name, shape, bits, contributors, words of each.
+ARRAYS: tuple[tuple[str, tuple[int, ...], int, tuple[str, ...], tuple[tuple[int, ...], ...]], ...] = (
+    ("global/bound", (2,), 30, SITES, ((2**62, -(2**62)), (1, -1), (2**62 - 5, -(2**62) + 9))),
+    (
+        "block/1/sums",
+        (1, 2, 3),
+        58,
+        SITES,
+        (
+            tuple((i + 1) << 50 for i in range(6)),
+            tuple(-i * 12345678901 for i in range(6)),
+            (2**63 - 1, 0, -(2**63), 0, 1, 7),
+        ),
+    ),
+    (
+        "columns/0/sums",
+        (1, 2, 5),
+        55,
+        SITES,
+        (tuple(range(10)), tuple(3**i for i in range(10)), tuple(1 << 6 * i for i in range(10))),
+    ),
+    ("block/4/claims/2", (2,), 0, ("east", "south"), ((1, 0), (0, 1))),
+)
+
+
+def identity_of(name: str, members: Sequence[str]) -> bytes:
+    kind = name.split("/")[0]
+    if kind == "global":
+        return identity(kind, members)
+    if kind == "columns":
+        over = []
+        for column in GROUP:
+            tokens = sorted(token(column, category) for category in CATEGORIES[column])
+            over += [column.encode(), joined(*(own.encode() for own in tokens))]
+        return identity(kind, members, *over)
+    objects = objects_digest(int(name.split("/")[1]))
+    return identity(kind, members, objects, *([b"rank"] if "claims" in name else []))
+
+
+def objects_digest(block: int) -> bytes:
+    return sha256(b"".join(map(pseudonym, BLOCKS[block][1])))
+
+
+def common_blocks(one: str, other: str) -> list[str]:
+    return sorted(f"block/{block}" for block, (members, _) in BLOCKS.items() if {one, other} <= set(members))
+
+
+def blocks_digest(scopes: Sequence[str]) -> bytes:
+    parts = []
+    for scope in scopes:
+        block = int(scope.split("/")[1])
+        members = joined(*(site.encode() for site in BLOCKS[block][0]))
+        parts.append(joined(scope.encode(), members, objects_digest(block)))
+    return sha256(joined(*parts))
+
+
+def mask_key(one: str, other: str, scopes: Sequence[str]) -> bytes:
+    return hkdf(pair_key(one, other), b"ce blocks 1", blocks_digest(scopes))
+
+
+def mask_keys() -> Section:
+    cases = [
+        {
+            "sites": [one, other],
+            "pair_key": pair_key(one, other).hex(),
+            "blocks": scopes,
+            "blocks_digest": blocks_digest(scopes).hex(),
+            "mask_key": mask_key(one, other, scopes).hex(),
+        }
+        for one, other in pairs_of(SITES)
+        for scopes in (common_blocks(one, other), [])
+    ]
+    return {
+        "what": "The key from which the streams of two sites are made: HKDF(pair key; 'ce blocks 1', SHA-256 of joined("
+        "a part for each block that both are in)), in order of 'block/b' as text, a part being joined('block/b', "
+        "joined(members), SHA-256 of the pseudonyms of the block in their common order). Without such blocks the "
+        "SHA-256 is that of nothing. Blocks are those of mask_contexts.",
+        "cases": cases,
+    }
+
+
+def own_scopes(name: str) -> list[str]:
+    return [] if name.startswith("global/") else ["/".join(name.split("/")[:2])]
+
+
+def pair_scopes(name: str, one: str, other: str) -> list[str]:
+    return sorted({*own_scopes(name), *common_blocks(one, other)})
+
+
+def pairs_of(members: Sequence[str]) -> list[tuple[str, str]]:
+    return [(one, other) for one in members for other in members if one < other]
+
+
+def context_of(name: str, shape: Sequence[int], bits: int, members: Sequence[str], told_: bytes) -> bytes:
+    return mask_context(ATTEMPT_DIGEST, identity_of(name, members), name, shape, bits, ROUND, told_)
+
+
+def mask_contexts() -> Section:
+    task = a_task()
+
+    def bound(scopes: Sequence[str], *array_: Any) -> Section:
+        own = told_digest(task, scopes)
+        return {"scopes": list(scopes), "told": own.hex(), "context": context_of(*array_, own).hex()}
+
+    cases = []
+    for name, shape, bits, members, _ in ARRAYS:
+        array_ = (name, shape, bits, members)
+        cases.append(
+            {
+                "name": name,
+                "contributors": list(members),
+                "shape": list(shape),
+                "bits": bits,
+                "round": ROUND,
+                "identity": identity_of(name, members).hex(),
+                "set": bound(own_scopes(name), *array_),
+                "pairs": [
+                    {"sites": list(pair), **bound(pair_scopes(name, *pair), *array_)} for pair in pairs_of(members)
+                ],
+            }
+        )
+    return {
+        "what": "What a mask is bound to: SHA-256 of joined('ce mask context 1', attempt, identity, name, joined("
+        "numbers of the shape), number(bits), number(round), told). The attempt is the SHA-256 of joined(context, "
+        "story). The identity is the SHA-256 of joined(kind, joined(contributors), ...): of a global array nothing "
+        "more; of a block the SHA-256 of its members' pseudonyms in their common order, of claims on a column its name "
+        "besides; of a column group each column's name and joined(its tokens). For the mask of two contributors told "
+        "is that about the array's own block or group, if it has one, and about all blocks that both are in, in order "
+        "of their names as text; for the mask of the set it is that about the array's own scope only. The task is that "
+        "of told.",
+        "story": told_story(summaries()).hex(),
+        "attempt": ATTEMPT_DIGEST.hex(),
+        "blocks": {
+            str(block): {"members": list(members), "pseudonyms": [pseudonym(own).hex() for own in ids]}
+            for block, (members, ids) in BLOCKS.items()
+        },
+        "columns": [
+            {
+                "index": index,
+                "name": name,
+                "holders": list(SITES if name in GROUP else ("east", "south")),
+                "tokens": sorted(token(name, category) for category in CATEGORIES[name]),
+            }
+            for index, name in ((0, "age"), (2, "rank"), (3, "visits"))
+        ],
+        "cases": cases,
+    }
+
+
+SET_KEYS = {SITES: sha256(b"set key of all"), ("east", "south"): sha256(b"set key of two")}
+
+
+def streams() -> Section:
+    name, shape, bits, members, _ = ARRAYS[2]
+    task, cases = a_task(), []
+    pair = mask_key("east", "south", common_blocks("east", "south"))
+    for kind, purpose, key, scopes in (
+        ("pair", b"ce mask 1", pair, pair_scopes(name, "east", "south")),
+        ("set", b"ce set mask 1", SET_KEYS[SITES], own_scopes(name)),
+    ):
+        context = context_of(name, shape, bits, members, told_digest(task, scopes))
+        stream = hkdf(key, purpose, context)
+        cases.append(
+            {
+                "stream": kind,
+                "purpose": purpose.decode(),
+                "key": key.hex(),
+                "context": context.hex(),
+                "stream_key": stream.hex(),
+                "first_64_bytes": aes_ctr(stream, 64).hex(),
+                "first_words": texts(stream_words(stream, 8)),
+            }
+        )
+    return {
+        "what": "Streams of mask words: AES-256-CTR over zeros, counter from 0, little-endian words. The key is HKDF("
+        "mask key of a pair; 'ce mask 1', mask context) between two sites, HKDF(set key; 'ce set mask 1', mask "
+        "context) among all contributors of a total in blind.",
+        "cases": cases,
+    }
+
+
+def seen_after(totals: Sequence[Sequence[int]]) -> bytes:
+    """Of one scope: its uncovered totals, by round, then by name."""
+    seen = b""
+    for total in totals:
+        seen = sha256(joined(seen, element_bytes("i", total)))
+    return seen
+
+
+STATE = sha256(b"what all have in common")
+#: Totals of each scope before the round; of block 14 none.
+TOTALS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "block/1": ((3, 0, 2), (5 << 50, -1, 2**62, -(2**63), 0, 1)),
+    "block/4": ((1, 2),),
+    "columns/0": ((2**40, 2**41, 0, 0, 7),),
+}
+
+
+def blind_told(scopes: Sequence[str]) -> bytes:
+    parts = [part for scope in scopes for part in (scope.encode(), seen_after(TOTALS.get(scope, ())))]
+    return sha256(joined(b"ce told 1", STATE, *parts))
+
+
+def told_in_blind() -> Section:
+    chains = []
+    for scope, totals in TOTALS.items():
+        seen = [seen_after(totals[:count]).hex() for count in range(len(totals) + 1)]
+        chains.append({"scope": scope, "totals": [texts(total) for total in totals], "seen": seen})
+    lists: tuple[list[str], ...] = (
+        [],
+        ["block/1"],
+        ["block/14"],
+        ["block/1", "columns/0"],
+        ["block/1", "block/14", "block/4"],
+    )
+    return {
+        "what": "What a site of a blind job was told about some scopes: SHA-256 of joined('ce told 1', state, and for "
+        "each of the scopes its name and what was seen of it). Seen is nothing at first, then SHA-256 of joined(seen, "
+        "elements of a total) for each total of the scope, uncovered, by round, then by name; claims are not among "
+        "them, since not all members know their totals.",
+        "state": STATE.hex(),
+        "chains": chains,
+        "cases": [{"scopes": scopes, "told": blind_told(scopes).hex()} for scopes in lists],
+    }
+
+
+def masked_words(site: str, members: Sequence[str], contexts: dict[str, bytes], plain: Sequence[int]) -> list[int]:
+    found = list(plain)
+    for peer in members:
+        if peer != site:
+            key = hkdf(mask_key(site, peer, common_blocks(site, peer)), b"ce mask 1", contexts[peer])
+            own = stream_words(key, len(plain))
+            sign = 1 if site < peer else -1
+            found = [signed(word + sign * mask) for word, mask in zip(found, own, strict=True)]
+    return found
+
+
+def masked_totals() -> Section:
+    task, cases = a_task(), []
+    tell = {"masked": lambda scopes: told_digest(task, scopes), "blind": blind_told}
+    for name, shape, bits, members, plain in ARRAYS:
+        total = [signed(sum(own)) for own in zip(*plain, strict=True)]
+        for mode, told_ in tell.items():
+            sent = {}
+            for site, own in zip(members, plain, strict=True):
+                contexts = {
+                    peer: context_of(name, shape, bits, members, told_(pair_scopes(name, site, peer)))
+                    for peer in members
+                    if peer != site
+                }
+                sent[site] = masked_words(site, members, contexts, own)
+            if mode == "blind":
+                context = context_of(name, shape, bits, members, told_(own_scopes(name)))
+                key = hkdf(SET_KEYS[members], b"ce set mask 1", context)
+                mask = stream_words(key, len(total))
+                sent[members[0]] = [signed(a + b) for a, b in zip(sent[members[0]], mask, strict=True)]
+            added = [signed(sum(own)) for own in zip(*sent.values(), strict=True)]
+            assert mode == "blind" or added == total
+            cases.append(
+                {
+                    "mode": mode,
+                    "name": name,
+                    "shape": list(shape),
+                    "bits": bits,
+                    "round": ROUND,
+                    "plain": {site: texts(own) for site, own in zip(members, plain, strict=True)},
+                    "sent": {site: texts(own) for site, own in sent.items()},
+                    "sum_of_sent": texts(added),
+                    "total": texts(total),
+                }
+            )
+    return {
+        "what": "What each contributor of a total sends. Masked: its words plus the stream that it shares with every "
+        "contributor after it by name, minus those with every contributor before it, modulo 2^64; the sum of what is "
+        "sent is the total. Blind: the first contributor by name adds the stream of the set besides, and the total is "
+        "the sum of what is sent minus the stream of the set. Attempt, blocks and columns are those of mask_contexts, "
+        "keys of pairs those of mask_keys; told is that of told in masked, and of told_in_blind in blind.",
+        "task": task,
+        "set_keys": [{"sites": list(sites), "key": key.hex()} for sites, key in SET_KEYS.items()],
+        "cases": cases,
+    }
+
+
+# Blind.
+
+
+def states() -> Section:
+    state = sha256(joined(b"ce state 1", *CONTEXT))
+    steps = []
+    for parts in ((element_bytes("i", (5, -6)), element_bytes("i", (7,))), (bytes(range(24)),)):
+        state_after = sha256(joined(b"ce state 1", state, *parts))
+        steps.append({"state": state.hex(), "parts": [part.hex() for part in parts], "after": state_after.hex()})
+        state = state_after
+    return {
+        "what": "The state that all sites of a blind job share: at first the SHA-256 of joined('ce state 1', context); "
+        "after the totals of an exchange SHA-256 of joined('ce state 1', state, elements of each global total, by "
+        "name), after a decision the same with the decision's bytes. Whoever adds is shown the first 16 bytes of "
+        "HMAC-SHA256(the set key of all sites, state).",
+        "first": sha256(joined(b"ce state 1", *CONTEXT)).hex(),
+        "steps": steps,
+        "set_key": SET_KEYS[SITES].hex(),
+        "shown": hmac256(SET_KEYS[SITES], state)[:16].hex(),
+    }
+
+
+def decisions() -> Section:
+    active, n_starts = (0, 2), 3
+    bound, retry, stop = (-12.5, -1e6), (False, True), (True, False)
+    globals_ = {"alpha": (0.5, 1.5, 0.25, 1e-3), "rate": (3.0, 4.0)}
+    content = b""
+    for start in range(n_starts):
+        row = [0.0] * 6
+        if start in active:
+            at = active.index(start)
+            flags = (bound[at], float(retry[at]), float(stop[at]))
+            row = [*flags, *globals_["alpha"][2 * at : 2 * at + 2], globals_["rate"][at]]
+        content += struct.pack("<6d", *row)
+    return {
+        "what": "A decision: for each start, also those that have stopped (zeros), doubles, little-endian: bound, "
+        "retry (0 or 1), stop (0 or 1), then the globals in order of name.",
+        "starts": n_starts,
+        "active": list(active),
+        "bound": texts(bound),
+        "retry": list(retry),
+        "stop": list(stop),
+        "globals": {
+            "alpha": {"shape": [2, 2], "elements": texts(globals_["alpha"])},
+            "rate": {"shape": [2], "elements": texts(globals_["rate"])},
+        },
+        "encoded": content.hex(),
+    }
+
+
+# At a site.
+
+
+def ledger() -> Section:
+    lines: list[dict[str, Any]] = [
+        {"kind": "ledger", "version": 1, "site": "north", "n": 1, "time_s": 1700000000.125},
+        {
+            "kind": "begin",
+            "job": "dém\u00f3",
+            "epoch": EPOCH,
+            "job_digest": JOB_DIGEST.hex(),
+            "roster": list(SITES),
+            "mode": "masked",
+            "randomise": 0.25,
+            "epsilon": {"age": 2.302585092994046},
+            "n": 2,
+            "time_s": 1700000001.5,
+        },
+    ]
+    head, written = bytes(32), []
+    for line in lines:
+        body = json.dumps(line, sort_keys=True, separators=(",", ":")).encode("ascii")
+        before, head = head, sha256(head + body)
+        raw = body[:-1] + b',"hash":"' + head.hex().encode() + b'"}\n'
+        written.append({"head_before": before.hex(), "line": raw.decode("ascii"), "head_after": head.hex()})
+    end = {"kind": "end", "job": JOB, "epoch": EPOCH, "state": "done", "n": 3, "time_s": 1700000002.0}
+    body = json.dumps(end, sort_keys=True, separators=(",", ":")).encode("ascii")
+    purpose = b"ce ledger 1"
+    to_sign = struct.pack(">I", len(purpose)) + purpose + sha256(head + body)
+    return {
+        "what": "Lines of a ledger (docs/ledger.md): JSON in ASCII, keys sorted, no spaces, the hash last. The head "
+        "after a line is the SHA-256 of the head before it and the line without its hash. An end is signed over the "
+        "purpose 'ce ledger 1' after its length and the head that the line would have without its signature.",
+        "lines": written,
+        "end": {"job": JOB, "epoch": EPOCH, "state": "done", "time_s": "1700000002.0", "signed": to_sign.hex()},
+    }
+
+
+def randomised() -> Section:
+    secret, p = SECRETS["south"], 0.5
+    purpose = b"ce randomised response 1"
+    object_key = hmac256(secret, purpose + b" objects")
+    ids = tuple(f"object {i}" for i in range(16))
+    columns = []
+    for column, codes in (
+        ("age", (0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2, 0, 1, 2, 0, 0)),
+        ("rank", (1, 1, 0, 0, -1, 1, 1, 1, 0, 0, 1, 1, -1, 1, 0, 1)),
+    ):
+        categories = CATEGORIES[column]
+        named = joined(column.encode(), *(spelled(category).encode() for category in categories))
+        column_key = hmac256(secret, purpose + b" column" + struct.pack(">d", p) + named)
+        encryptor = Cipher(algorithms.AES256(column_key), modes.ECB()).encryptor()
+        after = []
+        for own, code in zip(ids, codes, strict=True):
+            if code >= 0:
+                name = hashlib.blake2b(own.encode(), key=object_key, digest_size=16).digest()
+                low, high = struct.unpack("<QQ", name)
+                first, second = struct.unpack("<QQ", encryptor.update(struct.pack("<QQ", low, high ^ code)))
+                code = second % len(categories) if first < int(p * 2**64) else code
+            after.append(code)
+        columns.append(
+            {
+                "column": column,
+                "integers": isinstance(categories[0], int),
+                "categories": [str(category) for category in categories],
+                "key": column_key.hex(),
+                "codes": list(codes),
+                "codes_after": after,
+            }
+        )
+    return {
+        "what": "Randomised response with probability p. An object's name: BLAKE2b of its id, 16 bytes, keyed with "
+        "HMAC-SHA256(the site's secret, 'ce randomised response 1 objects'), read as two little-endian words. A "
+        "column's key: HMAC-SHA256(secret, 'ce randomised response 1 column', p as a big-endian double, joined(name, "
+        "'int VALUE' or 'str VALUE' of each category)). The draw of a label with code c: AES-256 under the column's "
+        "key of (first word, second word XOR c). The label is replaced when the first word drawn is below p * 2^64, by "
+        "the category of the second word drawn modulo the number of categories. Codes count into the categories; -1 is "
+        "no label.",
+        "secret": secret.hex(),
+        "p": repr(p),
+        "ids": list(ids),
+        "columns": columns,
+    }
+
+
+SECTIONS = {
+    "words": words,
+    "scales": scales,
+    "encodings": encodings,
+    "derivation": derivation,
+    "attempt": attempt,
+    "pair_keys": pair_keys,
+    "job_key": job_keys,
+    "sealing": sealing,
+    "names": names,
+    "starts": starts,
+    "signatures": signatures,
+    "tasks": tasks,
+    "told": told,
+    "mask_keys": mask_keys,
+    "mask_contexts": mask_contexts,
+    "streams": streams,
+    "told_in_blind": told_in_blind,
+    "masked_totals": masked_totals,
+    "states": states,
+    "decisions": decisions,
+    "ledger": ledger,
+    "randomised": randomised,
+}
+
+
+def known_answers() -> str:
+    """The whole file."""
+    made = {"about": ABOUT} | {name: make() for name, make in SECTIONS.items()}
+    return json.dumps(made, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(known_answers(), encoding="ascii")
