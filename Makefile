@@ -5,16 +5,28 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow check format proto bench clean
+MINUTES ?= 20
+
+.PHONY: help demo test test-slow faults soak lab scale check check-deploy format proto bench wheels rehearse release sbom audit clean
 
 help:
 	@echo "make demo       a coordinator and four sites, as processes over mutual TLS, on the example labels"
 	@echo "make test       run the tests"
 	@echo "make test-slow  run the tests that take minutes"
-	@echo "make check      lint, format check, types, import rules"
+	@echo "make faults     many fault schedules, and many kills of real processes, in every mode: half an hour"
+	@echo "make soak       jobs back to back under faults (MINUTES=20)"
+	@echo "make lab        links cut between network namespaces (needs root)"
+	@echo "make scale      many sites, many jobs at once, the coordinator's memory"
+	@echo "make check      lint, format check, types, import rules, check-deploy"
+	@echo "make check-deploy  images, compose file, service units, alerts; by whichever tools are there"
 	@echo "make format     format the code"
 	@echo "make proto      generate the stubs of the wire contract again"
 	@echo "make bench      benchmarks: ratios measured in one run"
+	@echo "make wheels     fetch what the images are built from, for a build without a network"
+	@echo "make rehearse   docker-compose.yml for real, also with a lost network and a killed coordinator; needs docker"
+	@echo "make release    wheel, sdist, images where there is docker, checksums; into dist/"
+	@echo "make sbom       the software bill of materials, build/ce.cdx.json"
+	@echo "make audit      known vulnerabilities of the dependencies, if a database can be reached"
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ce needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -25,11 +37,24 @@ $(READY): pyproject.toml
 demo: $(READY)
 	@$(BIN)/python examples/demo.py --out build/demo
 
+# Three workers on two cores: tests of real processes mostly wait.
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 3
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m slow --timeout 1800
+
+faults: $(READY)
+	CE_FAULT_SCHEDULES=6000 CE_FAULT_KILLS=50 $(BIN)/python -m pytest -q -n 2 -m '' --timeout 3600 tests/faults
+
+soak: $(READY)
+	$(BIN)/python tests/faults/soak.py --minutes $(MINUTES)
+
+lab: $(READY)
+	$(BIN)/python tests/faults/lab.py
+
+scale: $(READY)
+	$(BIN)/python tests/faults/scale.py
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -37,6 +62,10 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python deploy/check.py
+
+check-deploy: $(READY)
+	$(BIN)/python deploy/check.py
 
 proto: $(READY)
 	$(BIN)/python proto/generate.py
@@ -44,6 +73,24 @@ proto: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/bench_engine.py
 	$(BIN)/python benchmarks/bench_service.py
+	$(BIN)/python benchmarks/bench_masks.py
+
+wheels: $(READY)
+	rm -f deploy/wheels/*.whl
+	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version 3.11 --dest deploy/wheels --requirement deploy/constraints.txt hatchling
+
+rehearse: $(READY)
+	$(BIN)/python deploy/rehearse.py
+
+release: $(READY)
+	$(BIN)/python deploy/release.py
+
+sbom: $(READY)
+	@mkdir -p build
+	$(BIN)/python deploy/sbom.py --extra parquet > build/ce.cdx.json
+
+audit: $(READY)
+	@$(BIN)/python deploy/audit.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

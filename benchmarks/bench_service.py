@@ -44,7 +44,7 @@ def main() -> None:
             size = 0.0
             for turn in range(TURNS):
                 pings.append(asyncio.run(_ping(deployment)))
-                seconds, size = _exchange(deployment, f"turn-{turn}")
+                seconds, size = seconds_per_exchange(deployment, _job(f"turn-{turn}", ITERATIONS))
                 exchanges.append(seconds)
     ping, exchange = statistics.median(pings), statistics.median(exchanges)
     print(f"{len(SITES)} site processes, medians of {TURNS} turns")
@@ -62,7 +62,7 @@ def _job(name: str, iterations: int) -> ce.Job:
         restarts=1,
         max_iterations=iterations,
         tolerance=0.0,
-        privacy="plain",
+        privacy="masked",
     )
 
 
@@ -77,9 +77,10 @@ def _write_labels(deployment: Deployment) -> None:
         deployment.write_labels(site, ce.LabelTable.from_arrays(cells[rows], ids=ids))
 
 
-def _exchange(deployment: Deployment, name: str) -> tuple[float, float]:
-    """Seconds per exchange, and bytes of arrays that one site sends and receives in one."""
-    status = deployment.run(_job(name, ITERATIONS))
+def seconds_per_exchange(deployment: Deployment, job: ce.Job) -> tuple[float, float]:
+    """Run a job: seconds per exchange, and bytes of arrays that one site sends and receives in one."""
+    name = job.name
+    status = deployment.run(job)
     assert status.state == "done", status.reason
     hub = deployment.processes["hub"]
     begin, end = (_time(hub.wait_for(event, job=name)) for event in ("job running", "job done"))

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from ce.job import LARGEST_COUNT, LONGEST_NAME, MODELS, MOST_RESTARTS, PRIVACY, Deadlines, Job
+from ce.policy import ENV_PREFIX as POLICY_PREFIX
+from ce.policy import Policy
 from ce.settings import reference
 from ce_client import config as client
-from ce_client.policy import Policy
 from ce_coordinator import config as coordinator
 
 PAGE = Path(__file__).with_name("configuration.md")
-POLICY_PREFIX = "CE_POLICY_"
 
 HEAD = """\
 # Configuration
@@ -97,7 +97,7 @@ JOB: dict[str, tuple[str, str | None, str]] = {
         "When a site stays away: wait until deadlines.job_s, fail after deadlines.round_s, or continue without it.",
     ),
     "deadlines.enrol_s": ("a number", None, "Seconds until all sites must have enrolled."),
-    "deadlines.round_s": ("a number", None, 'Seconds that a site may take for one answer, with on_dropout = "fail".'),
+    "deadlines.round_s": ("a number", None, 'Seconds that a site may take for one answer, unless on_dropout = "wait".'),
     "deadlines.job_s": ("a number", None, "Seconds that the whole job may take."),
 }
 
@@ -148,6 +148,7 @@ def page() -> str:
             "## policy.toml",
             "",
             "The rules of a site, which it checks before it sends anything. The daemon reads the file for every job.",
+            "`ce.simulate(policy=...)` takes the same keys, or the file.",
             "",
             *_settings(Policy, POLICY_PREFIX),
             "",
