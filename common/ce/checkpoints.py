@@ -34,7 +34,8 @@ VERSION = 1
 KEPT = 2
 KEY_SIZE = 32
 SALT_SIZE = 16
-FRAME = 2**20
+#: Bytes of a frame: at most, of any version's; and as they are written, so that little is copied at a time.
+LARGEST_FRAME, FRAME = 2**20, 2**16
 SUFFIX = ".kept"
 #: What the limits are called in the files of a coordinator and of a site.
 LARGEST = "checkpoints.largest; largest_checkpoint at a site"
@@ -218,7 +219,7 @@ def _read_frames(file: BinaryIO, cipher: AESGCM) -> Iterator[bytes]:
     count, last = 0, False
     while not last:
         size = int.from_bytes(file.read(4), "big")
-        if not 16 <= size <= FRAME + 16:
+        if not 16 <= size <= LARGEST_FRAME + 16:
             raise EOFError
         frame = file.read(size)
         following = file.peek(1)[:1]  # type: ignore[attr-defined]

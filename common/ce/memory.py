@@ -1,7 +1,8 @@
 """Memory that is given back: how the C library's allocator is set up in a daemon, which lives long and works in bursts.
 
 By itself glibc keeps one pool of memory for each thread, and the larger the arrays that come and go, the larger the
-ones that it keeps instead of returning them: a coordinator of twelve sites held half as much again as it needed.
+ones that it keeps instead of returning them: a coordinator of twelve sites held half as much again as it needed. Nor do
+arrays of many jobs fit into the holes that those of others leave.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 #: Arrays of at least this many bytes are returned to the system as soon as they are free.
-LARGE = 2**20
-ARENAS = 2
+LARGE = 2**16
+ARENAS = 1
 
 
 def give_back_large_arrays() -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from ce.checkpoints import Checkpoints
 from ce.errors import CeError, JobFailed, LimitReached
 from ce.logs import fields
+from ce.transport.wire import Frame
 from ce_coordinator.core.instructions import (
     Changed,
     Close,
@@ -35,7 +36,6 @@ from ce_coordinator.core.machine import Machine
 from ce_coordinator.metering import Meter
 from ce_coordinator.store.interface import Store
 from ce_coordinator.store.records import JobRecord
-from ce_proto.v1 import site_pb2 as pb
 
 log = logging.getLogger("ce_coordinator")
 
@@ -52,12 +52,12 @@ class Outgoing:
 
     def __init__(self, most_waiting: int) -> None:
         self._most_waiting = most_waiting
-        self.frames: asyncio.Queue[Iterable[pb.CoordinatorFrame]] = asyncio.Queue()
+        self.frames: asyncio.Queue[Iterable[Frame]] = asyncio.Queue()
         self.closed: asyncio.Future[CeError] = asyncio.get_running_loop().create_future()
         self.writing = False  # a frame is under way
         self.ending = False  # none may follow it
 
-    def send(self, frames: Iterable[pb.CoordinatorFrame]) -> None:
+    def send(self, frames: Iterable[Frame]) -> None:
         """Put frames in the queue, which has an end: a site that asks and asks and never reads is cut off."""
         if self.frames.qsize() < self._most_waiting:
             self.frames.put_nowait(frames)

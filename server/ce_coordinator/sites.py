@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ import grpc
 from ce.errors import CeError, LimitReached, MessageError, Unreachable
 from ce.logs import fields
 from ce.transport.status import to_status
+from ce.transport.wire import Frame
 from ce_coordinator.access import Access, Caller
 from ce_coordinator.conductor import Conductor, Outgoing
 from ce_coordinator.doors import read_frame, read_in_time
@@ -96,13 +98,17 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         return "the site closed the stream"
 
     async def _write(self, stream: Outgoing, context: Any) -> None:
-        while True:
-            for frame in await stream.frames.get():
-                stream.writing = True
-                await context.write(frame)
-                stream.writing = False
-                if stream.ending:
-                    return
+        while not stream.ending:
+            await self._write_all(await stream.frames.get(), stream, context)
+
+    async def _write_all(self, frames: Iterable[Frame], stream: Outgoing, context: Any) -> None:
+        """Of its own, so that nothing of a frame that was sent is held while the stream waits for the next."""
+        for frame in frames:
+            stream.writing = True
+            await context.write(frame)
+            stream.writing = False
+            if stream.ending:
+                return
 
     async def _refuse(self, error: CeError, context: Any) -> None:
         code, details, trailer = to_status(error)

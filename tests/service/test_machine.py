@@ -334,3 +334,39 @@ def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
     note = next(note for note in table.notes if note.event == "unexpected error")
     assert note.fields["error"] == "KeyError"
     assert "secret" not in str(note)
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., Table], privacy: str) -> None:
+    table = sit()
+    table.connect()
+    table.submit(job(privacy=privacy).definition())
+    while not ((run := table.machine.runs["job"]).rounds and run.rounds.iterates):
+        assert table.step()
+    assert [run.objects(site) for site in SITES] == [30, 25, 20]
+    rounds, gathering = run.rounds, run._gathering
+    assert rounds is not None
+    assert gathering is not None
+    assert not rounds._rows
+    assert not any(len(enrolment.objects) for enrolment in gathering.enrolments.values())
+    table.lose_stream("north")
+    table.connect("north")
+    table.run()
+    assert table.machine.records["job"].state == "done"
+
+
+def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.connect()
+    table.submit(job().definition())
+    while not ((run := table.machine.runs["job"]).rounds and run.rounds.iterates):
+        assert table.step()
+    rounds = run.rounds
+    assert rounds is not None
+    one, other = rounds.task("west"), rounds.task("west")
+    assert not rounds._frames
+    assert next(one) is next(other)
+    assert len(rounds._frames) == 1
+    assert [*one, *other] == []
+    del one, other
+    assert not rounds._frames

@@ -306,7 +306,7 @@ class Home:
                 self._down = {}
                 self._await("votes")
             case "counts":
-                self._voted(np.zeros((self._model.k, len(self._shared.labels))))
+                self._voted(np.broadcast_to(0.0, (self._model.k, len(self._shared.labels))))  # takes no memory
             case "votes":
                 for name in self._shapes:
                     check_opening(name, self._totals[name], self._sizes, self._scales)

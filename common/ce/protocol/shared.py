@@ -43,6 +43,8 @@ class SharedBlocks:
     def together(self, totals: Totals, what: str, shape: tuple[int, ...]) -> Words:
         """The totals of all blocks, one after the other; `shape` is what stands before the objects."""
         parts = [totals[f"block/{index}/{what}"] for index in self._slices]
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate(parts or [np.zeros((*shape, 0), dtype=np.int64)], axis=-1)
 
     def apart(self, what: str, array: Reals) -> dict[str, Array]:
@@ -68,12 +70,14 @@ class SharedBlocks:
         return found
 
     def objects(self, votes: Reals, starts: int) -> ObjectBlock:
-        """Their side of the object step, once all is known that is known before the first iteration."""
+        """Their side of the object step, once all is known that is known before the first iteration. Called once: what
+        is needed for that alone is forgotten."""
         given: State = {}
         if self._pseudonyms is not None:
             tokens = [self._pseudonyms[block.index] for block in self._blocks]
             own = np.concatenate(tokens) if tokens else np.empty(0, dtype="V16")
             given["weights"] = object_weights(own, starts, len(votes))
+        self._pseudonyms, self.counts = None, {}
         opening = Opening(self.labels.astype(np.float64), votes, given)
         return ObjectBlock(opening, None if self.spoken.all() else self.spoken)
 

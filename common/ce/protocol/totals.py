@@ -1,11 +1,12 @@
 """The totals of one open round: one accumulator per array, added to as pieces of answers arrive.
 
-Memory does not grow with the number of sites. A site whose stream broke in the middle of an answer repeats it, byte for
+Memory does not grow with the number of sites, and a round that nobody has answered yet has none. A site whose stream broke in the middle of an answer repeats it, byte for
 byte; what was added the first time is not added again.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,8 +49,7 @@ class Totals:
         mail: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self._asked = asked
-        self._words: dict[str, Words] = {name: np.zeros(a.shape, dtype=np.int64) for name, a in asked.items()}
-        self._flat = {name: words.reshape(-1) for name, words in self._words.items()}
+        self._words: dict[str, Words] = {}
         self._mail = {
             (site, name): np.zeros(size, dtype=np.uint8)
             for site, letters in (mail or {}).items()
@@ -58,6 +58,8 @@ class Totals:
         self._open = {site: _Contribution([*names, *(mail or {}).get(site, {})]) for site, names in by_site.items()}
 
     def __getitem__(self, name: str) -> Words:
+        if name not in self._words:
+            self._words[name] = np.zeros(self._asked[name].shape, dtype=np.int64)
         return self._words[name]
 
     def fill(self, totals: Mapping[str, Words]) -> None:
@@ -77,7 +79,7 @@ class Totals:
     @property
     def size(self) -> int:
         """Numbers in all accumulators."""
-        return sum(words.size for words in self._words.values())
+        return sum(math.prod(asked.shape) for asked in self._asked.values())
 
     @property
     def waiting(self) -> Collection[str]:
@@ -101,7 +103,7 @@ class Totals:
         if piece.words.dtype != np.int64 or piece.shape != asked.shape or piece.fraction_bits != asked.fraction_bits:
             raise MessageError(f"{site}: {name} does not have the expected type, shape and scale")
         end = piece.begin + len(piece.words)
-        total = self._flat[name]
+        total = self[name].reshape(-1)
         if piece.begin != contribution.read.get(name, 0) or end > len(total):
             raise MessageError(f"{site}: {name} does not arrive in order")
         contribution.read[name] = end
@@ -126,7 +128,8 @@ class Totals:
         contribution = self._contribution(site)
         for name in contribution.names:
             room = self._mail.get((site, name))
-            if contribution.read.get(name, -1) != len(self._flat[name] if room is None else room):
+            size = math.prod(self._asked[name].shape) if room is None else len(room)
+            if contribution.read.get(name, -1) != size:
                 raise MessageError(f"{site}: {name} is missing or incomplete")
         del self._open[site]
 

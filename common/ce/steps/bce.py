@@ -71,6 +71,9 @@ class BCESteps(PosteriorCells):
             return "newton"
         return "joint"
 
+    def takes_trial_steps(self, iteration: int) -> bool:
+        return self.alpha_step(iteration) == "joint"
+
     def may_stop(self, iteration: int) -> bool:
         if not self.learn_alpha:
             return True

@@ -162,6 +162,10 @@ class Model(ABC):
     def prior_memberships(self, globals_: State) -> Reals:
         """(starts, k): what the model says of an object without a label."""
 
+    def takes_trial_steps(self, iteration: int) -> bool:
+        """Whether the object step of this iteration may be taken back in the next (`Settled.retry`)."""
+        return False
+
     def may_stop(self, iteration: int) -> bool:
         """Whether a start may be called converged after this many iterations."""
         return True

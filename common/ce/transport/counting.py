@@ -7,6 +7,8 @@ from typing import Any
 
 import grpc.aio
 
+from ce.transport.wire import Encoded
+
 #: Told the size of a message, in bytes.
 Count = Callable[[int], object]
 
@@ -49,7 +51,7 @@ class CountingInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 def _encoding(encode: Callable[[Any], bytes], count: Count) -> Callable[[Any], bytes]:
     def encoded(message: Any) -> bytes:
-        wire = encode(message)
+        wire = message.wire if isinstance(message, Encoded) else encode(message)
         count(len(wire))
         return wire
 

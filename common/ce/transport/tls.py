@@ -26,8 +26,8 @@ KEEPALIVE_TIMEOUT_S = 1.8
 HANDSHAKE_S = 10
 IDLE_S = 60
 
-#: Bytes that may be on their way to somebody who does not read: two chunks of arrays.
-WINDOW = 2 * 2**20
+#: Bytes that may be on their way to somebody who does not read: memory that each site takes at a busy coordinator.
+WINDOW = 2**19
 
 _BOTH_ENDS = (
     ("grpc.max_receive_message_length", LARGEST_FRAME),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ce.errors import MessageError
@@ -35,6 +35,21 @@ _STEPS: dict[Step, pb.Step] = {
     "counts": pb.STEP_COUNTS,
 }
 _STEP_NAMES: dict[int, Step] = {int(number): step for step, number in _STEPS.items()}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A frame for a site as it goes over the wire: encoded once for all who are sent the same."""
+
+    wire: bytes = field(repr=False)
+
+    def SerializeToString(self) -> bytes:
+        """As of a message."""
+        return self.wire
+
+
+#: What a stream down to a site takes.
+Frame = pb.CoordinatorFrame | Encoded
 
 
 def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.CoordinatorFrame]:

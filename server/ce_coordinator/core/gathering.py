@@ -64,6 +64,7 @@ class Gathering:
         self._certificates: dict[str, x509.Certificate] = {}
         self._sealed: dict[str, pb.SealedKey] | None = None
         self._arriving: dict[str, _Arriving] = {}
+        self._objects: dict[str, int] = {}  # by site
 
     @property
     def awaited(self) -> set[str]:
@@ -88,7 +89,12 @@ class Gathering:
         return site in self._arriving
 
     def objects(self, site: str) -> int:
-        return len(self.enrolments[site].objects) if site in self.enrolments else 0
+        return self._objects.get(site, 0)
+
+    def forget_objects(self) -> None:
+        """Iterations begin, and nobody can leave anything out any more: pseudonyms have done their work."""
+        nothing = Enrolment(np.empty(0, dtype=f"V{TOKEN_SIZE}"), ())
+        self.enrolments = dict.fromkeys(self.enrolments, nothing)
 
     def offer(self) -> pb.CoordinatorFrame:
         a = self.attempt
@@ -186,6 +192,7 @@ class Gathering:
         check_enrolment(self.attempt, site, summary, signature, self._certificates[site])
         self._refuse_more(site, enrolment, summary)
         self.enrolments[site], self.signed[site] = enrolment, (summary, signature)
+        self._objects[site] = len(objects)
         self.min_cluster = max(self.min_cluster, arriving.header.min_cluster)
         return True
 

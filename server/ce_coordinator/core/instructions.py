@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ce.errors import CeError
+from ce.transport.wire import Frame
 from ce_coordinator.store.records import JobRecord, SiteRecord
-from ce_proto.v1 import site_pb2 as pb
 
 Session = int
 """One stream of one site; a site that connects again gets another number."""
@@ -47,7 +47,7 @@ class Send:
     """
 
     session: Session
-    frames: Iterable[pb.CoordinatorFrame] = field(repr=False)
+    frames: Iterable[Frame] = field(repr=False)
     job: str = ""
 
 

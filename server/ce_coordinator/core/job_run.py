@@ -22,7 +22,7 @@ from ce.job import Job
 from ce.models.jobs import model_without_labels
 from ce.protocol.handshake import Attempt
 from ce.protocol.home import Progress
-from ce.transport.wire import one_line
+from ce.transport.wire import Frame, one_line
 from ce_coordinator.core.gathering import Gathering
 from ce_coordinator.core.instructions import (
     AWAY,
@@ -185,7 +185,7 @@ class JobRun:
                 return self.fail(LimitReached(f"{again}: see why it does, then submit the job by another name"), now)
             note = Note("warning", "job begins again: a site has lost its state", {"job": self.job.name, "site": site})
             return [note, *self.begin(now)]
-        told: Iterable[pb.CoordinatorFrame]
+        told: Iterable[Frame]
         told = self._gathering.told(site) if self._rounds is None else self._rounds.told(site)
         return [self._send(site, told), Changed(self.job.name)]
 
@@ -235,6 +235,8 @@ class JobRun:
                 self.record.left_behind,
             )
             return self._end("done", now, result=report)
+        if rounds.iterates and self._gathering is not None:
+            self._gathering.forget_objects()
         self._since = now
         self._pace.next_round(now, rounds.exchanges, result.kept)
         self._ticks.append((now, rounds.exchanges))
@@ -387,7 +389,7 @@ class JobRun:
             notes.append(Note("warning", "checkpoint not kept; a restart would begin at an older one", fields))
         return notes
 
-    def _send(self, site: str, frames: Iterable[pb.CoordinatorFrame]) -> Send:
+    def _send(self, site: str, frames: Iterable[Frame]) -> Send:
         return Send(self._sessions[site], frames, self.job.name)
 
     def _present(self) -> list[str]:

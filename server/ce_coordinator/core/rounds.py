@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ce.protocol.relay import Relay
 from ce.protocol.topology import Enrolment, Rows, Topology, align, block_pseudonyms
 from ce.steps.model import Model, fits_the_ring
 from ce.transport.parts import CHUNK, LARGEST_HEADER, pieces_of, to_parts
-from ce.transport.wire import answer_header, task_frames
+from ce.transport.wire import Encoded, Frame, answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
@@ -120,6 +121,10 @@ def _shown(site: str, summary: Summary, signature: bytes, private: int) -> pb.En
     )
 
 
+class _Frames(list[Encoded]):
+    """The frames of a task that several sites are sent; a list that can be referred to weakly."""
+
+
 class Rounds:
     """Rounds of one attempt, at their home."""
 
@@ -149,7 +154,8 @@ class Rounds:
         self._rows = aligned.rows
         self._ready: set[str] = set()
         self._round: NextRound | None = None
-        self._frames: dict[bytes, list[pb.CoordinatorFrame]] = {}  # of small tasks, by digest
+        #: Of small tasks, by digest: there while some stream is taking them.
+        self._frames: WeakValueDictionary[bytes, _Frames] = WeakValueDictionary()
         self._job_digest = attempt.job_digest
         self._computing = False
         #: Sites in the middle of an answer: whether it counts, or is a repetition that nobody needs.
@@ -166,6 +172,11 @@ class Rounds:
     @property
     def exchanges(self) -> int:
         return max(self._home.round - 1, 0)
+
+    @property
+    def iterates(self) -> bool:
+        """Whether the opening is over: nobody can leave anything out any more."""
+        return self._home.begins_iteration
 
     @property
     def size(self) -> int:
@@ -187,7 +198,7 @@ class Rounds:
         """Blind: sites that were told other totals than the first one."""
         return self._home.astray if isinstance(self._home, Relay) else ()
 
-    def told(self, site: str) -> Iterator[pb.CoordinatorFrame]:
+    def told(self, site: str) -> Iterator[Frame]:
         """What a site should have been told by now and may have missed, when it connects again."""
         self._answering.pop(site, None)
         if self._round is None:
@@ -252,17 +263,21 @@ class Rounds:
         self._amended.add(site)
         return not self.awaited
 
-    def task(self, site: str) -> Iterator[pb.CoordinatorFrame]:
+    def task(self, site: str) -> Iterator[Frame]:
         assert self._round is not None
         task, digest = self._round.tasks[site], self._round.digests[site]
         size = sum(array.nbytes for array in task.arrays.values())
         self.bytes += size
         frames = task_frames(self.attempt.job, self.attempt.epoch, task, digest)
-        if size > CHUNK:
-            return frames  # made as the stream takes them
-        if digest not in self._frames:
-            self._frames[digest] = list(frames)
-        return iter(self._frames[digest])
+        # Made as the stream takes them: of a task that waits behind others there is nothing but its arrays.
+        return frames if size > CHUNK else self._encoded(frames, digest)
+
+    def _encoded(self, frames: Iterator[pb.CoordinatorFrame], digest: bytes) -> Iterator[Frame]:
+        """Once for all streams that take the same task at the same time."""
+        known = self._frames.get(digest)
+        if known is None:
+            known = self._frames[digest] = _Frames(Encoded(frame.SerializeToString()) for frame in frames)
+        yield from known
 
     def answer(self, site: str, message: pb.Answer) -> bool:
         """A site's answer, or its beginning. True: the round is complete, and `advance` is due."""
@@ -343,7 +358,8 @@ class Rounds:
         """Take up the next round. False: there is none, the job is done."""
         self._computing = False
         self._round = following
-        self._frames.clear()
+        if self.iterates:
+            self._rows = {}
         return bool(following.tasks)
 
     def report(self) -> dict[str, Any]:
