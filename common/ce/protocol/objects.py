@@ -117,10 +117,8 @@ class ObjectBlock:
         if len(kept) == len(self._labels):
             return
         # Those that have just stopped hold on to the arrays of all.
-        self._stopped = {
-            start: {n: a if a.base is None else a.copy() for n, a in own.items()}
-            for start, own in self._stopped.items()
-        }
+        for own in self._stopped.values():
+            own |= {name: array.copy() for name, array in own.items() if array.base is not None}
         self.state = select(self.state, kept)
         self._labels = self._labels[kept]
         self._moved = self._moved[kept]
