@@ -332,10 +332,10 @@ class World:
                 case Send(session, frames):
                     stream = self.streams[session]
                     if stream.open_there:
-                        for frame in frames:
-                            self.watch.told(stream.site, frame)
+                        for content in (frame.SerializeToString() for frame in frames):
+                            self.watch.told(stream.site, pb.CoordinatorFrame.FromString(content))
                             twice = self.random.random() < self.duplicates
-                            self._carry(stream, "down", frame.SerializeToString(), 2 if twice else 1)
+                            self._carry(stream, "down", content, 2 if twice else 1)
                 case Close(session, error):
                     stream = self.streams[session]
                     self.happened.append(f"{self.now:.3f} {stream.site} is cut off: {error}")

@@ -37,6 +37,7 @@ from ce.protocol.messages import Task, array_hash, task_digest
 from ce.protocol.topology import ColumnClaim, Enrolment
 from ce.steps.model import Model, Sizes, fits_the_ring
 from ce.transport import parts
+from ce.transport.explain import LOST
 from ce.transport.parts import Collector
 from ce.transport.tls import Credentials
 from ce.transport.wire import PROTOCOL, TaskReader, task_frames, task_header
@@ -886,9 +887,7 @@ def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
 
     async def one(number: int, enough: asyncio.Event) -> None:
         async with raw_stream(hub.address, own) as call:
-            if number % 4 == 0:
-                await call.write(HELLO)
-            ends.append(await end_of(call))
+            ends.append(await end_of(call, *([HELLO] if number % 4 == 0 else [])))
             if len(ends) >= 200 - most:
                 enough.set()
 
@@ -906,7 +905,8 @@ def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
     assert (status.state, status.reason, status.epoch) == ("done", "", 1)
     # Two hundred in one process may be too busy to show signs of life: those are given up.
     usual = {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED, grpc.StatusCode.UNAVAILABLE}
-    assert {code for code, _ in ends} <= usual
+    # A Hello that meets a stream just refused: gRPC for Python then hides the reason from this side.
+    assert {code for code, details in ends if (code, details) != (grpc.StatusCode.INTERNAL, LOST)} <= usual
     full = [details for code, details in ends if code == grpc.StatusCode.RESOURCE_EXHAUSTED]
     assert full
     assert all("limits.streams_per_certificate" in details for details in full)

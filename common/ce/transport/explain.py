@@ -47,7 +47,7 @@ _SIGNS: tuple[tuple[str, type[CeError], str], ...] = (
 
 
 #: gRPC for Python says this instead of the status that a stream has ended with, when a write comes too late.
-_LOST = "Internal error from Core"
+LOST = "Internal error from Core"
 
 
 def explain(address: str, error: grpc.aio.AioRpcError) -> CeError:
@@ -59,7 +59,7 @@ def explain(address: str, error: grpc.aio.AioRpcError) -> CeError:
             if sign.lower() in details.lower():
                 return kind(sentence.format(address=address))
         return Unreachable(f"{address} cannot be reached: is the coordinator running, is a firewall in between?")
-    if error.code() == grpc.StatusCode.INTERNAL and details == _LOST:
+    if error.code() == grpc.StatusCode.INTERNAL and details == LOST:
         return Unreachable(f"{address} ended the stream while this side was writing (its log says why)")
     if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unreachable(f"{address} did not answer in time")

@@ -65,6 +65,7 @@ class Gathering:
         self._sealed: dict[str, pb.SealedKey] | None = None
         self._arriving: dict[str, _Arriving] = {}
         self._objects: dict[str, int] = {}  # by site
+        self._over = False  # iterations have begun
 
     @property
     def awaited(self) -> set[str]:
@@ -95,6 +96,7 @@ class Gathering:
         """Iterations begin, and nobody can leave anything out any more: pseudonyms have done their work."""
         nothing = Enrolment(np.empty(0, dtype=f"V{TOKEN_SIZE}"), ())
         self.enrolments = dict.fromkeys(self.enrolments, nothing)
+        self._over = True
 
     def offer(self) -> pb.CoordinatorFrame:
         a = self.attempt
@@ -198,6 +200,8 @@ class Gathering:
 
     def _refuse_more(self, site: str, enrolment: Enrolment, summary: Summary) -> None:
         """A later enrolment leaves something out, adds nothing, and answers the present alignment."""
+        if self._over:
+            raise MessageError("enrolment: the rounds have begun")
         former = self.enrolments.get(site)
         if summary.revision != (0 if former is None else self.revision + 1):
             raise MessageError("revision: not the one that follows")
