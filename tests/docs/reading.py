@@ -2,8 +2,8 @@
 
 Every block is fenced and names its language; one that is only indented is an error, so that no command line can hide.
 In `sh` blocks each line is a command that a reader types, and that tests/docs/test_pages.py runs. Words after the
-language say how: `at=east,south` on whose machines (else north's), `exit=6` that it ends with that code. A `toml` block with
-`file=job.toml` is a file that the reader makes. A `text` block right after an `sh` block is what the reader sees.
+language say how: `at=east,south` on whose machines (else north's), `exit=6` that it ends with that code. A `toml` block
+with `file=job.toml` is a file that the reader makes. A `text` block right after an `sh` block is what the reader sees.
 """
 
 from __future__ import annotations
@@ -58,16 +58,13 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """All of the documentation but the changelog."""
-    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")], key=_name)
+    """All of the documentation but the changelog, which tells of commands as they were."""
+    found = {*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("benchmarks/*.md")} - {ROOT / "CHANGELOG.md"}
+    return sorted(found, key=name_of)
 
 
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
-
-
-def _name(page: Path) -> str:
-    return page.as_posix()
 
 
 def is_generated(text: str) -> bool:
@@ -139,8 +136,6 @@ def spans(text: str) -> Iterator[str]:
 
 def check_mention(words: list[str]) -> None:
     """That a command which the text only names is one, and has the options that are named with it."""
-    if words[0] == "ce" and words[-1].isdecimal():
-        return  # what a signature is for, like `ce ledger 1`
     command: click.Command = PROGRAMS[words[0]]
     options = {"--help", "-h", "--version"} | _options(command)
     rest = words[1:]

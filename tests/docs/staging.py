@@ -11,11 +11,11 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from processes import PATIENCE_S, Process, free_port
 from reading import ROOT, Block
@@ -40,17 +40,18 @@ _VARIES = (
 
 
 class Stage:
-    """`fingerprints`: for each one that a page abbreviates, the certificate or request here that it is of."""
+    """`commands`: where the programs are. `fingerprints`: for each that a page abbreviates, the certificate or request
+    here that it is of."""
 
-    def __init__(self, directory: Path, fingerprints: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path, commands: Path, fingerprints: Mapping[str, str]) -> None:
         self.directory = directory
         self.address = f"127.0.0.1:{free_port()}"
         self.said = ""  # by the last block
         self.events: set[str] = set()  # that daemons of the last block have logged
         self._fingerprints = fingerprints
         self._daemons: dict[str, Process] = {}
-        self._environment = {key: value for key, value in os.environ.items() if not key.startswith("CE_")}
-        self._environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self._environment = bare_environment()
+        self._environment["PATH"] = f"{commands}{os.pathsep}{os.environ['PATH']}"
 
     def __enter__(self) -> Self:
         return self
@@ -107,7 +108,14 @@ class Stage:
         )
         self.said += ended.stdout
         assert ended.returncode == code, f"{where} ended with {ended.returncode}:\n" + "\n".join(script) + ended.stdout
+        for name in re.findall(r"ce-coordinator submit (\S+) .*--watch", "\n".join(script)):
+            self._wait_for_the_end(tomllib.loads((self.directory / name).read_text(encoding="utf-8")))
         script.clear()
+
+    def _wait_for_the_end(self, job: Mapping[str, Any]) -> None:
+        """A site hears of the end of a job a moment after whoever watches it; the reader is not that quick."""
+        for site in job["sites"]:
+            self._daemons[site].wait_for("job over", job=job["name"])
 
     # Daemons.
 
@@ -175,6 +183,11 @@ class Stage:
             ("/data/labels.csv", str(own / "examples" / f"{at}.csv")),
             ("/backup", str(own / "backup")),
         )
+
+
+def bare_environment() -> dict[str, str]:
+    """Without settings of whoever runs the tests."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("CE_")}
 
 
 def link_examples(directory: Path) -> None:
