@@ -221,6 +221,18 @@ def test_no_command_can_hide(text: str, complaint: str) -> None:
         blocks(text, "a page")
 
 
+def test_what_fails_or_says_something_else_is_found(programs: Path, tmp_path: Path) -> None:
+    with Stage(tmp_path, programs, {}) as stage:
+        with pytest.raises(AssertionError, match="page:7 ended with 3"):
+            stage.play(Block("page", 7, "sh", text="ce metrics nowhere.csv nowhere.csv\necho late"), {})
+        with pytest.raises(AssertionError, match="page:7 ended with 0"):
+            stage.play(Block("page", 7, "sh", {"exit": "6"}, "true"), {})
+        assert stage.play(Block("page", 7, "sh", text="echo 3 sites"), {}) == ["echo 3 sites"]
+        stage.check_shown(Block("page", 9, "text", text="4 sites\n..."), "north")
+        with pytest.raises(AssertionError, match="page:9: nobody says"):
+            stage.check_shown(Block("page", 9, "text", text="3 cities"), "north")
+
+
 def test_a_statement_is_what_a_shell_takes_for_one() -> None:
     lines = [
         "# a comment",
