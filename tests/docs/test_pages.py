@@ -40,7 +40,7 @@ EXCEPTED: dict[str, str] = {
     "docker compose exec north head -3 results/bce/consensus.csv": _DOCKER,
     "docker compose exec north ce-client ledger verify --config .": _DOCKER,
     "docker compose down            # and with --volumes everything is gone, keys too": _DOCKER,
-    "ce audit   # the built-in example: four organisations": "takes half a minute; tests/audit plays that example",
+    "ce audit   # the built-in example: four organisations": "takes half a minute; tests/audit runs it with one attack",
     ". .venv/bin/activate": "the tests run in that environment",
     "kill %1 %2 %3": "jobs of the reader's own shell; here the stage ends its daemons",
     "pip install .": _INSTALL,
