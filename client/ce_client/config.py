@@ -71,6 +71,9 @@ class ClientSettings:
     key: Path = setting(Path("site.key"), "This site's private key; made here, and never leaves.")
     certificate: Path = setting(Path("site.pem"), "This site's certificate, signed by the operator.")
     authority: Path = setting(Path("ca.pem"), "The certificate of the operator's authority.")
+    former: Path = setting(
+        Path("former"), "Directory of certificates of keys that this site had before: the ledger has their signatures."
+    )
     secret: Path = setting(Path("secret"), "This site's own secret, from which its starting values are drawn.")
     peers: Path = setting(Path("peers.toml"), "The keys of the other sites, compared out of band.")
     policy: Path = setting(Path("policy.toml"), "This site's rules.")

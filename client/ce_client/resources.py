@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ce.checkpoints import CheckpointFiles
 from ce.errors import ConfigError
+from ce.identity.certificates import read_certificate
 from ce.identity.keys import PrivateKey, read_secret
 from ce.identity.papers import Papers
 from ce.identity.peers import Peers
@@ -66,6 +67,11 @@ class Resources:
         own = self.settings
         return CheckpointFiles(own.state / CHECKPOINTS, key, own.largest_checkpoint, own.least_free)
 
+    @property
+    def signers(self) -> tuple[x509.Certificate, ...]:
+        """Certificates of the keys that have signed the ledger: this one, and those that the site had before."""
+        return self.certificate, *former_certificates(self.settings)
+
     def peers(self) -> Peers:
         return Peers.read(self.settings.peers)
 
@@ -74,6 +80,11 @@ class Resources:
 
     def labels(self) -> LabelTable:
         return read_labels(self.settings.labels)
+
+
+def former_certificates(settings: ClientSettings) -> tuple[x509.Certificate, ...]:
+    """Of keys that this site had before, so that what they signed can be verified."""
+    return tuple(read_certificate(path) for path in sorted(settings.former.glob("*.pem")))
 
 
 def read_labels(how: Labels) -> LabelTable:

@@ -40,7 +40,20 @@ from ce_client.journal import Entry, Journal
 from ce_proto.v1 import site_pb2
 
 COMMANDS = (
-    *("init", "fingerprint", "trust", "check", "run", "jobs", "show", "preview", "approve", "decline", "allow-roster"),
+    *(
+        "init",
+        "fingerprint",
+        "trust",
+        "check",
+        "request",
+        "run",
+        "jobs",
+        "show",
+        "preview",
+        "approve",
+        "decline",
+        "allow-roster",
+    ),
     *("ledger", "forget", "completion"),
 )
 SITES = ("east", "north", "south")
@@ -193,6 +206,22 @@ def test_an_init_that_is_refused_leaves_nothing_behind(
     assert refused.code == 4
     assert sentence in refused.sentence
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_is_written_again_for_the_same_key_or_a_new_one(run: Run, north: Path) -> None:
+    own = fingerprint(read_key(north / "site.key").public_key())
+    (north / "north.csr").unlink()
+    again = run("ce-client", "request", "--config", north, "--format", "json").json
+    assert again["fingerprint"] == own == fingerprint(read_csr((north / "north.csr").read_bytes()).public_key)
+
+    made = run("ce-client", "request", "--new-key", "--config", north / "client.toml", "--format", "json").json
+    new = fingerprint(read_key(north / "site.key.next").public_key())
+    assert made["fingerprint"] == new == fingerprint(read_csr((north / "north.csr").read_bytes()).public_key)
+    assert new != own
+    assert fingerprint(read_key(north / "site.key").public_key()) == own  # the daemon may need it yet
+    twice = run("ce-client", "request", "--new-key", "--config", north)
+    assert twice.code == 4
+    assert "site.key.next exists already" in twice.sentence
 
 
 def test_init_never_overwrites(run: Run, north: Path) -> None:

@@ -35,7 +35,7 @@ from rich.console import Console
 import ce
 from ce.cli.entry import run_async
 from ce.cli.output import ago, size, span
-from ce.identity.certificates import identity_of, read_certificate
+from ce.identity.certificates import fingerprint, identity_of, read_certificate
 from ce.identity.keys import make_key
 from ce.identity.names import Identity
 from ce.identity.requests import make_csr
@@ -51,6 +51,7 @@ COMMANDS = (
     "init",
     "sign",
     "check",
+    "renew",
     "serve",
     "drain",
     "submit",
@@ -172,6 +173,7 @@ def test_every_command_says_as_json_that_there_is_no_configuration(run: Run, tmp
         "submit": [job],
         "sign": [tmp_path / "north.csr"],
         "result": ["demo", "--out", tmp_path],
+        "renew": ["operator"],
     }
     words = given.get(command, ["demo"] if command in ("show", "watch", "cancel") else [])
     ended = run("ce-coordinator", command, *words, "--config", tmp_path / "nowhere", "--format=json")
@@ -373,7 +375,43 @@ def test_check_names_the_certificates_that_end_soon(run: Run, hub: Path, tmp_pat
     assert run("ce-coordinator", "sign", request, "--days", 10, "--config", hub, "--out", tmp_path).code == 0
     checked = run("ce-coordinator", "check", "--config", hub)
     assert checked.code == 4
-    assert re.search(r"to do  expiry +certificates end soon: that of site north in 9 days; sign new ones", checked.out)
+    assert re.search(
+        r"to do  expiry +certificates end soon: that of site north in 9 days; sign new ones, or renew your own",
+        checked.out,
+    )
+
+
+@pytest.mark.parametrize("whose", ["coordinator", "operator"])
+def test_renew_keeps_the_name_and_the_key_unless_a_new_one_is_asked_for(run: Run, hub: Path, whose: str) -> None:
+    before = read_certificate(hub / f"{whose}.pem")
+    renewed = run("ce-coordinator", "renew", whose, "--days", 20, "--config", hub, "--format", "json").json
+    same = read_certificate(hub / f"{whose}.pem")
+    assert same.serial_number != before.serial_number
+    assert (identity_of(same), fingerprint(same)) == (identity_of(before), fingerprint(before))
+    assert renewed["fingerprint"] == fingerprint(before)
+    checked = run("ce-coordinator", "check", "--config", hub)
+    assert re.search(rf"to do  expiry +certificates end soon: that of {whose} \w+ in 19 days", checked.out)
+
+    mode = (hub / f"{whose}.key").stat().st_mode
+    assert "with a new key" in run("ce-coordinator", "renew", whose, "--new-key", "--config", hub).out
+    other = read_certificate(hub / f"{whose}.pem")
+    assert identity_of(other) == identity_of(before)
+    assert fingerprint(other) != fingerprint(before)
+    assert (hub / f"{whose}.key").stat().st_mode == mode
+    assert run("ce-coordinator", "check", "--config", hub).code == 0
+
+
+def test_renew_makes_a_key_that_was_lost_and_changes_nothing_when_it_cannot_sign(run: Run, hub: Path) -> None:
+    (hub / "operator.key").unlink()
+    assert run("ce-coordinator", "renew", "operator", "--config", hub).code == 4
+    assert run("ce-coordinator", "renew", "operator", "--new-key", "--config", hub).code == 0
+    assert run("ce-coordinator", "check", "--config", hub).code == 0
+    (hub / "authority" / "ca.key").rename(hub / "ca.key")
+    before = {path: path.read_bytes() for path in hub.glob("operator.*")}
+    refused = run("ce-coordinator", "renew", "operator", "--new-key", "--config", hub)
+    assert refused.code == 4
+    assert "ca.key does not exist" in refused.sentence
+    assert {path: path.read_bytes() for path in hub.glob("operator.*")} == before
 
 
 # Jobs.

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
@@ -26,11 +27,14 @@ from commands import (
     run_fixture,  # noqa: F401 (a fixture)
     started,
 )
+from cryptography.hazmat.primitives.serialization import Encoding
 from tabletop import make_sites
 
 from ce.errors import ConfigError, Refused
+from ce.identity.authority import Authority
 from ce.identity.certificates import sign
-from ce.identity.keys import read_key
+from ce.identity.keys import make_key, read_key, replace_key
+from ce.identity.names import Identity
 from ce.policy import Policy
 from ce_client.attempts import Attempts, Memory
 from ce_client.consents import Consents
@@ -535,6 +539,26 @@ def test_the_ledger_is_listed_shown_and_verified(run: Run, north: Path, monkeypa
     assert bad.sentence == f"{path}, line 4: this line, or one before it, is not as it was written"
     path.write_bytes(content.replace(b'"round":2', b'"rounds":2'))
     assert "line 4: is damaged" in run("ce-client", "ledger", "list", "--config", north).sentence
+
+
+def test_what_a_former_key_has_signed_stays_verified(run: Run, north: Path) -> None:
+    write_ledger(north)
+    authority = Authority.open(north.parent / "authority")
+    key = make_key()
+    (north / "former").mkdir()
+    (north / "site.pem").rename(north / "former" / "2026.pem")
+    replace_key(north / "site.key", key)
+    issued = authority.issue(Identity("site", "north"), key, datetime.now(UTC), replace=True)
+    (north / "site.pem").write_bytes(issued.public_bytes(Encoding.PEM))
+
+    def ledger() -> tuple[int, bool]:
+        checks = run("ce-client", "check", "--config", north, "--format", "json").json["checks"]
+        (own,) = (check["ok"] for check in checks if check["check"] == "ledger")
+        return run("ce-client", "ledger", "verify", "--config", north).code, own
+
+    assert ledger() == (0, True)
+    (north / "former" / "2026.pem").unlink()
+    assert ledger() == (3, False)
 
 
 @pytest.mark.parametrize("command", ["list", "show", "verify"])

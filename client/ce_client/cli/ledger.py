@@ -21,6 +21,7 @@ from ce.identity.certificates import read_certificate
 from ce_client import ledger as ledgers
 from ce_client.chain import NO_LINES
 from ce_client.cli.options import config_option, read_config
+from ce_client.resources import former_certificates
 
 WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1}
 
@@ -114,7 +115,7 @@ def show(job: str, config: Path, format_: str) -> None:
     "certificates",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Of the key that signed; may be given again for a key that has changed.  [default: this site's]",
+    help="Of the key that signed; may be given again.  [default: this site's, and its former ones]",
 )
 @click.option("--head", help="A head that was noted elsewhere, 64 hex digits: see whether it is still in the chain.")
 @config_option
@@ -135,7 +136,10 @@ def verify(certificates: tuple[Path, ...], head: str | None, config: Path, forma
     if not path.exists():
         say(format_, {"ok": True, **asdict(ledgers.Verification())}, "nothing has left this site yet")
         return
-    shown = [read_certificate(own) for own in certificates or (settings.certificate,)]
+    if certificates:
+        shown = [read_certificate(own) for own in certificates]
+    else:
+        shown = [read_certificate(settings.certificate), *former_certificates(settings)]
     found = ledgers.verify(path, *shown, head=None if head is None else _head(head))
     say(format_, {"ok": found.ok, **asdict(found)}, *([found.sentence, f"head {found.head}"] if found.ok else ()))
     if not found.ok:

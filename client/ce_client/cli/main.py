@@ -13,7 +13,7 @@ from ce_client.cli.deciding import allow_roster, approve, decline, preview
 from ce_client.cli.jobs import forget, jobs, show
 from ce_client.cli.ledger import ledger
 from ce_client.cli.running import check, run
-from ce_client.cli.setup import fingerprint, init, trust
+from ce_client.cli.setup import fingerprint, init, request, trust
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings=CONTEXT)
@@ -32,7 +32,7 @@ def cli(log_level: str) -> None:
     configure(log_level, format="text")
 
 
-cli.add_section("Set up", init, fingerprint, trust, check)
+cli.add_section("Set up", init, fingerprint, trust, check, request)
 cli.add_section("Run", run)
 cli.add_section("Jobs", jobs, show, preview, approve, decline, allow_roster)
 cli.add_section("What has left this site, and what is kept", ledger, forget)

@@ -153,7 +153,7 @@ def _rules(policy: Policy) -> str:
 
 
 def _verified(path: Path, resources: Resources) -> str:
-    found = verify(path, resources.certificate)
+    found = verify(path, *resources.signers)
     if not found.ok:
         raise InputError(f"{path}, {found.sentence}")
     return found.sentence
@@ -188,7 +188,9 @@ def _near(apart: float) -> None:
 def _not_soon(resources: Resources) -> None:
     left = resources.certificate.not_valid_after_utc - datetime.now(UTC)
     if left < RENEW:
-        raise ConfigError(f"the certificate ends in {left.days} days: ask the operator to sign the request again")
+        raise ConfigError(
+            f"the certificate ends in {left.days} days: ask the operator to sign the request (ce-client request) again"
+        )
 
 
 def _use_proxy(settings: ClientSettings) -> None:

@@ -1,4 +1,4 @@
-"""ce-client init, fingerprint, trust: a site's keys, and whose keys it trusts."""
+"""ce-client init, request, fingerprint, trust: a site's keys, and whose keys it trusts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from ce.cli.output import format_option, say
 from ce.errors import ConfigError
 from ce.identity.certificates import fingerprint as fingerprint_of
-from ce.identity.files import make_directory, write_new
+from ce.identity.files import make_directory, rewrite, write_new
 from ce.identity.keys import make_key, read_key, write_key, write_secret
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
@@ -72,6 +72,53 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
         format_,
         {"directory": str(directory), "name": name, "request": str(request), "fingerprint": own, "next": list(steps)},
         f"made {directory}: key, request, secret, policy and {FILE_NAME}",
+        f"fingerprint {own}",
+        "next:",
+        *(f"  {step}" for step in steps),
+    )
+
+
+@click.command(short_help="Write the request for a certificate again, for the same key or a new one.")
+@click.option("--new-key", is_flag=True, help="Make a new key, beside the one in use: KEY.next.")
+@config_option
+@format_option
+def request(new_key: bool, config: Path, format_: str) -> None:
+    """Write the request for a certificate again: NAME.csr beside the configuration, for the operator to sign.
+
+    With --new-key it is for a new key, which is made here, beside the one that the daemon uses until its certificate
+    is there. Every other site then has to pin the new key (ce-client trust --replace).
+
+    \b
+    Examples:
+      ce-client request --config /srv/ce-site
+      ce-client request --new-key --config /srv/ce-site
+    """
+    settings = read_config(config)
+    passphrase = os.environ.get(PASSPHRASE_VARIABLE)
+    given = passphrase.encode() if passphrase else None
+    directory = config if config.is_dir() else config.parent
+    path, written = settings.key, directory / f"{settings.name}.csr"
+    if new_key:
+        path, key = settings.key.with_name(f"{settings.key.name}.next"), make_key()
+        write_key(path, key, given)
+    else:
+        key = read_key(path, given, hint=f"set {PASSPHRASE_VARIABLE}")
+    rewrite(written, make_csr(key, Identity("site", settings.name)))
+    own = fingerprint_of(key.public_key())
+    steps = [f"send {written} to the operator, and read the fingerprint out on the telephone"]
+    if new_key:
+        steps += [
+            f"stop the daemon, move {settings.certificate} into {settings.former}, and {path} to {settings.key}",
+            f"put what comes back there as {settings.certificate}, and start the daemon",
+            "let every other site pin the new key, after comparing it: ce-client trust --replace",
+        ]
+    else:
+        steps.append(f"put what comes back there as {settings.certificate}, and start the daemon again")
+    say(
+        format_,
+        {"name": settings.name, "key": str(path), "request": str(written), "fingerprint": own, "next": steps},
+        *((f"made {path}",) if new_key else ()),
+        f"wrote {written}",
         f"fingerprint {own}",
         "next:",
         *(f"  {step}" for step in steps),

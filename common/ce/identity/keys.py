@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ce.errors import ConfigError
-from ce.identity.files import PRIVATE, read_private, write_new
+from ce.identity.files import PRIVATE, read_private, rewrite, write_new
 
 PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
@@ -44,12 +44,16 @@ def pem(key: PrivateKey) -> bytes:
 
 def write_key(path: Path, key: PrivateKey, passphrase: bytes | None = None) -> None:
     """Create `path` with the key, encrypted when there is a passphrase. Never overwrites."""
-    if passphrase is None:
-        write_new(path, pem(key), PRIVATE)
+    write_new(path, _for_file(path, key, passphrase), PRIVATE)
+
+
+def replace_key(path: Path, key: PrivateKey, passphrase: bytes | None = None) -> None:
+    """Put the key in the place of the one in `path`, if there is one; that is gone then, and its owner stays."""
+    if not path.exists():
+        write_key(path, key, passphrase)
         return
-    if not 1 <= len(passphrase) <= _LONGEST_PASSPHRASE:
-        raise ConfigError(f"{path}: a passphrase has 1 to {_LONGEST_PASSPHRASE} bytes: choose another one")
-    write_new(path, _pem(key, serialization.BestAvailableEncryption(passphrase)), PRIVATE)
+    read_private(path)  # what replaces it is as open as it was
+    rewrite(path, _for_file(path, key, passphrase))
 
 
 def read_key(
@@ -97,6 +101,14 @@ def read_secret(path: Path) -> bytes:
             "have a new one made"
         )
     return bytes.fromhex(text)
+
+
+def _for_file(path: Path, key: PrivateKey, passphrase: bytes | None) -> bytes:
+    if passphrase is None:
+        return pem(key)
+    if not 1 <= len(passphrase) <= _LONGEST_PASSPHRASE:
+        raise ConfigError(f"{path}: a passphrase has 1 to {_LONGEST_PASSPHRASE} bytes: choose another one")
+    return _pem(key, serialization.BestAvailableEncryption(passphrase))
 
 
 def _pem(key: PrivateKey, encryption: serialization.KeySerializationEncryption) -> bytes:

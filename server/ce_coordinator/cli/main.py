@@ -11,7 +11,7 @@ from ce.cli.entry import CONTEXT, EXIT_CODES, Commands, add_completion, enter, l
 from ce.logs import configure
 from ce_coordinator.cli.jobs import cancel, drain, list_, result, show, sites, submit
 from ce_coordinator.cli.serving import check, serve
-from ce_coordinator.cli.setup import init, sign
+from ce_coordinator.cli.setup import init, renew, sign
 from ce_coordinator.cli.watching import watch
 
 
@@ -31,7 +31,7 @@ def cli(log_level: str) -> None:
     configure(log_level, format="text")
 
 
-cli.add_section("Set up", init, sign, check)
+cli.add_section("Set up", init, sign, check, renew)
 cli.add_section("Run", serve, drain)
 cli.add_section("Jobs and sites", submit, list_, show, watch, cancel, result, sites)
 add_completion(cli, "ce-coordinator")

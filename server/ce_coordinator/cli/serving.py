@@ -136,4 +136,4 @@ def _not_soon(settings: CoordinatorSettings) -> None:
         if timedelta(0) < left < RENEW:
             ending.append(f"that of {whose} in {left.days} days")
     if ending:
-        raise ConfigError(f"certificates end soon: {', '.join(ending)}; sign new ones")
+        raise ConfigError(f"certificates end soon: {', '.join(ending)}; sign new ones, or renew your own")

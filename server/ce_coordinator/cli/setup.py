@@ -1,4 +1,4 @@
-"""ce-coordinator init and sign: the operator's authority, and certificates for sites."""
+"""ce-coordinator init, sign and renew: the operator's authority, and certificates for sites and for its own."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ce.cli.output import format_option, say
 from ce.errors import ConfigError
-from ce.identity.authority import Authority
-from ce.identity.certificates import check_fingerprint_text, fingerprint
+from ce.identity.authority import DAYS, Authority
+from ce.identity.certificates import check_fingerprint_text, fingerprint, identity_of, read_certificate
 from ce.identity.files import make_directory, rewrite, write_new
-from ce.identity.keys import make_key, write_key
+from ce.identity.keys import make_key, read_key, replace_key, write_key
 from ce.identity.names import Identity, Role
 from ce.identity.requests import read_csr
 from ce.settings import check_address, sample
@@ -97,7 +97,7 @@ def _dialled(listen: str) -> str:
 @click.option(
     "--fingerprint", "told", metavar="SHA256:...", help="What the site read out to you; another key is refused."
 )
-@click.option("--days", type=click.IntRange(1, 3650), default=397, show_default=True, help="How long it is valid.")
+@click.option("--days", type=click.IntRange(1, 3650), default=DAYS, show_default=True, help="How long it is valid.")
 @click.option("--as", "as_", metavar="ROLE/NAME", help="Sign for somebody else than a site, like operator/olga.")
 @click.option("--replace", is_flag=True, help="The name may have a certificate for another key: this one replaces it.")
 @config_option
@@ -140,9 +140,7 @@ def sign(
         facts = {"identity": asked.identity.uri, "fingerprint": own}
         say(format_, facts, f"{csr} asks for a certificate of {asked.identity}", f"key fingerprint {own}")
         return
-    settings = read_config(config)
-    hint = f"set {AUTHORITY_PASSPHRASE_VARIABLE}"
-    authority = Authority.open(settings.authority, _given(AUTHORITY_PASSPHRASE_VARIABLE), hint=hint)
+    authority = _open_authority(read_config(config))
     directory = out or Path()
     make_directory(directory)
     certificate = authority.sign(request, expected, datetime.now(UTC), days, replace=replace)
@@ -163,6 +161,54 @@ def sign(
         f"next: send both to {asked.identity.name}"
         + (", which puts them into its directory as site.pem and ca.pem" if asked.identity.role == "site" else ""),
     )
+
+
+@click.command(short_help="Renew the coordinator's or the operator's own certificate.")
+@click.argument("whose", type=click.Choice(["coordinator", "operator"]))
+@click.option("--new-key", is_flag=True, help="Make a new key, too; the old one is gone then.")
+@click.option("--days", type=click.IntRange(1, 3650), default=DAYS, show_default=True, help="How long it is valid.")
+@config_option
+@format_option
+def renew(whose: str, new_key: bool, days: int, config: Path, format_: str) -> None:
+    """Renew the coordinator's or the operator's own certificate, under the name that it has. Sites notice nothing.
+
+    A coordinator that is running shows the old one until it is started again. A key that somebody else may have read
+    stays good for its old certificate: see docs/operations.md.
+
+    \b
+    Examples:
+      ce-coordinator renew coordinator --config /srv/ce
+      ce-coordinator renew operator --new-key --config /srv/ce
+    """
+    settings = read_config(config)
+    own = settings if whose == "coordinator" else settings.operator
+    identity = identity_of(read_certificate(own.certificate), str(own.certificate))
+    if identity.role != whose:
+        raise ConfigError(f"{own.certificate} is the certificate of {identity}, not of the {whose}")
+    authority, passphrase = _open_authority(settings), _given(PASSPHRASE_VARIABLE)
+    key = make_key() if new_key else read_key(own.key, passphrase, hint=f"set {PASSPHRASE_VARIABLE}")
+    certificate = authority.issue(identity, key, datetime.now(UTC), days, replace=True)
+    if new_key:
+        # Whoever is interrupted before the certificate is there, too, does the same again.
+        replace_key(own.key, key, passphrase)
+    rewrite(own.certificate, certificate.public_bytes(Encoding.PEM))
+    say(
+        format_,
+        {
+            "identity": identity.uri,
+            "fingerprint": fingerprint(certificate),
+            "valid_until": certificate.not_valid_after_utc.isoformat(),
+            "new_key": new_key,
+        },
+        f"renewed {identity} until {certificate.not_valid_after_utc:%Y-%m-%d}" + ", with a new key" * new_key,
+        f"key fingerprint {fingerprint(certificate)}",
+        *(("next: start the coordinator again",) if whose == "coordinator" else ()),
+    )
+
+
+def _open_authority(settings: CoordinatorSettings) -> Authority:
+    hint = f"set {AUTHORITY_PASSPHRASE_VARIABLE}"
+    return Authority.open(settings.authority, _given(AUTHORITY_PASSPHRASE_VARIABLE), hint=hint)
 
 
 def _expected(as_: str) -> Identity:
