@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pages import api, commands, configuration, errors, metrics
+from pages import api, capacity, commands, configuration, errors, metrics
 
 DOCS = Path(__file__).parent
-PAGES = (api, commands, configuration, errors, metrics)
+PAGES = (api, capacity, commands, configuration, errors, metrics)
 
 
 def written() -> dict[str, str]:

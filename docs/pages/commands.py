@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 
+from ce.cli.entry import CONTEXT
 from ce.cli.main import cli as ce
 from ce_client.cli.main import cli as client
 from ce_coordinator.cli.main import cli as coordinator
@@ -48,7 +49,8 @@ def _last(path: str) -> str:
 
 
 def _described(path: str, command: click.Command) -> list[str]:
-    context = click.Context(command, info_name=path)
+    # A command remembers the help option that it was first asked for.
+    context = click.Context(command, info_name=path, help_option_names=CONTEXT["help_option_names"])
     usage = " ".join(command.collect_usage_pieces(context))
     lines = [*_help(command), "", *code(f"{path} {usage}"), ""]
     rows = [_row(parameter) for parameter in command.params if _is_shown(parameter)]
