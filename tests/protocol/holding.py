@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -198,6 +198,3 @@ def _traced() -> Iterator[None]:
 
 def _packed(snapshot: Mapping[str, Any]) -> int:
     return sum(len(piece) for piece in pack(snapshot))
-
-
-Formula = Callable[[Size], float]

@@ -17,9 +17,9 @@ from ce.capacity import Size
 
 #: Sites, objects and columns; which of them are shared.
 LAYOUTS = {
-    "row": Size(3, 200, 0, 5, 5, 20, 5, 3, 12),
-    "column": Size(3, 300, 300, 4, 0, 10, 5, 3, 12),
-    "arbitrary": Size(4, 400, 250, 5, 3, 20, 5, 3, 12),
+    "row": Size(3, 150, 0, 5, 5, 20, 5, 3, 8),
+    "column": Size(3, 200, 200, 4, 0, 10, 5, 3, 8),
+    "arbitrary": Size(4, 300, 200, 5, 3, 20, 5, 3, 8),
 }
 SENT = [
     *(("bce", layout, privacy) for layout in LAYOUTS for privacy in ("plain", "masked", "blind")),
@@ -28,9 +28,9 @@ SENT = [
 ]
 #: Objects that outweigh everything else; shared, or not, as a test says.
 LARGE = {
-    "bce": Size(3, 3000, 0, 6, 0, 12, 8, 3, 12),
-    "mixture": Size(3, 3000, 0, 6, 0, 12, 8, 3, 3, "mixture"),
-    "bc3e": Size(3, 6000, 0, 6, 0, 12, 6, 1, 2, "bc3e"),
+    "bce": Size(3, 2500, 0, 6, 0, 12, 8, 3, 11),
+    "mixture": Size(3, 2500, 0, 6, 0, 12, 8, 3, 2, "mixture"),
+    "bc3e": Size(3, 10000, 0, 6, 0, 12, 6, 1, 1, "bc3e"),
 }
 HALF_AN_ARRAY = 0.5
 
@@ -85,7 +85,7 @@ def test_memory_where_there_are_many_classes() -> None:
 
 @pytest.mark.usefixtures("narrow_tiles")
 def test_some_objects_of_both_kinds_take_no_more_than_both_would() -> None:
-    size = replace(LARGE["bce"], shared=1500, shared_columns=2, privacy="blind")
+    size = replace(LARGE["bce"], objects=1200, shared=600, shared_columns=2, privacy="blind")
     played = play(size)
     assert 0.5 < played.site.bytes / capacity.site_memory(size) <= 1
 
@@ -93,7 +93,7 @@ def test_some_objects_of_both_kinds_take_no_more_than_both_would() -> None:
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 @pytest.mark.parametrize("model", LARGE)
 def test_checkpoints(model: str, privacy: str) -> None:
-    size = replace(LARGE[model], objects=2000, shared=1000, shared_columns=2, privacy=privacy)
+    size = replace(LARGE[model], objects=1000, shared=500, shared_columns=2, privacy=privacy)
     played = play(size, keep=True)
     assert played.site_checkpoint == pytest.approx(capacity.site_checkpoint(size), rel=0.02)
     assert played.home_checkpoint == pytest.approx(capacity.coordinator_checkpoint(size), rel=0.02, abs=1000)
