@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 MINUTES ?= 20
 
-.PHONY: help demo test test-slow faults soak lab scale check check-deploy format proto bench wheels rehearse release sbom audit clean
+.PHONY: help demo test test-slow faults soak lab scale check check-deploy format docs proto bench wheels rehearse release sbom audit clean
 
 help:
 	@echo "make demo       a coordinator and four sites, as processes over mutual TLS, on the example labels"
@@ -20,6 +20,7 @@ help:
 	@echo "make check      lint, format check, types, import rules, check-deploy"
 	@echo "make check-deploy  images, compose file, service units, alerts; by whichever tools are there"
 	@echo "make format     format the code"
+	@echo "make docs       write the pages of docs/ that say what the code declares"
 	@echo "make proto      generate the stubs of the wire contract again"
 	@echo "make bench      benchmarks: ratios measured in one run"
 	@echo "make wheels     fetch what the images are built from, for a build without a network"
@@ -62,10 +63,14 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python docs/generate.py --check
 	$(BIN)/python deploy/check.py
 
 check-deploy: $(READY)
 	$(BIN)/python deploy/check.py
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
 
 proto: $(READY)
 	$(BIN)/python proto/generate.py

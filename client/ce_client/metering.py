@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ce.instruments import NONE, OTHER, RULES, Instruments, known_rule
+from ce.instruments import NONE, OTHER, Instruments, known_rule
+from ce.refusals import RULES
 from ce_client.participant import Participant
 from ce_proto.v1 import site_pb2 as pb
 

@@ -50,7 +50,10 @@ class Label(NamedTuple):
 
 
 class NotKept(JobFailed):
-    """A checkpoint could not be written. The job can go on without."""
+    """A checkpoint could not be written, or not be read again. The job goes on without.
+
+    Next: make room on the disk, or raise the limit that the log names.
+    """
 
 
 class Checkpoints(Protocol):

@@ -31,13 +31,19 @@ from typing import ClassVar
 
 
 class CeError(Exception):
-    """Base class: catch this to catch everything that ce raises on purpose."""
+    """Base class: catch this to catch everything that ce raises on purpose.
+
+    Next: see which error it is.
+    """
 
     exit_code: ClassVar[int] = 1
 
 
 class InputError(CeError, ValueError):
-    """A parameter, a table or a file that cannot be used as it is."""
+    """A parameter, a table or a file that cannot be used as it is.
+
+    Next: the sentence names what was given and what was expected; mend it and try again.
+    """
 
     exit_code = 3
 
@@ -46,6 +52,8 @@ class LabelError(InputError):
     """A label file or table that cannot be used; says where.
 
     `row` is the line a person sees in an editor (the header is line 1) for files, and the 0-based index for arrays.
+
+    Next: look at the row and the column that are named; `ce-client check` reads the file as a job would.
     """
 
     def __init__(
@@ -68,51 +76,85 @@ class LabelError(InputError):
 
 
 class UnknownColumn(LabelError):
-    """A column that the file or table does not have."""
+    """A column that the file or table does not have.
+
+    Next: the sentence lists those that there are.
+    """
 
 
 class UnknownJob(InputError):
-    """No job has this name."""
+    """No job has this name.
+
+    Next: `ce-coordinator list`, or `ce-client jobs`.
+    """
 
 
 class AlreadyExists(InputError):
-    """Another job has this name, or another submission this token."""
+    """Another job has this name, or another submission this token.
+
+    Next: choose another name: results go by it, for ever.
+    """
 
 
 class ConfigError(CeError, ValueError):
-    """A job, a configuration, a policy or a certificate that cannot be used."""
+    """A job, a configuration, a policy or a certificate that cannot be used.
+
+    Next: the sentence names the file and the key; `ce-coordinator check` and `ce-client check` read all of them.
+    """
 
     exit_code = 4
 
 
 class NotKnown(ConfigError):
-    """A caller whose certificate does not say who it is."""
+    """A caller whose certificate does not say who it is.
+
+    Next: use the certificate that the operator of this coordinator has signed.
+    """
 
 
 class NotAllowed(ConfigError):
-    """A certificate that may not do what its owner asks for."""
+    """A certificate that may not do what its owner asks for.
+
+    Next: sites connect, operators submit: use the papers of the right one, or ask the operator whether the key is
+    denied.
+    """
 
 
 class VersionMismatch(ConfigError):
-    """Two ends whose protocol versions do not meet."""
+    """Two ends whose protocol versions do not meet.
+
+    Next: install the same release at both ends.
+    """
 
 
 class Unreachable(CeError, ConnectionError):
-    """The other side does not answer."""
+    """The other side does not answer.
+
+    Next: see that it runs, that the address is right and that no firewall is in between; try again.
+    """
 
     exit_code = 5
 
 
 class Replaced(Unreachable):
-    """The same site has connected again; only its newest stream counts."""
+    """The same site has connected again; only its newest stream counts.
+
+    Next: stop the second daemon that runs under this name.
+    """
 
 
 class LimitReached(Unreachable):
-    """Too many streams, jobs or bytes at once."""
+    """Too many streams, jobs or bytes at once.
+
+    Next: try again later, or ask the operator for a larger limit.
+    """
 
 
 class Refused(CeError):
-    """A rule says no, before anything was computed or sent."""
+    """A rule says no, before anything was computed or sent; `rule` names it.
+
+    Next: look the rule up in the list of rules.
+    """
 
     exit_code = 6
 
@@ -122,17 +164,27 @@ class Refused(CeError):
 
 
 class JobFailed(CeError, RuntimeError):
-    """The job ended without a result."""
+    """The job ended without a result.
+
+    Next: the sentence says why; submit the job under another name when that is mended.
+    """
 
     exit_code = 7
 
 
 class NotDone(JobFailed):
-    """The job has no result yet."""
+    """The job has no result yet.
+
+    Next: wait for it: `ce-coordinator watch`.
+    """
 
 
 class BrokenTotals(JobFailed):
-    """A total breaks a law that holds for all labels; `law` names it."""
+    """A total breaks a law that holds for all labels; `law` names it.
+
+    Next: see that all sites have the same release, then submit the job again; if it happens again a site sends false
+    sums.
+    """
 
     def __init__(self, total: str, law: str) -> None:
         self.law = law
@@ -143,14 +195,23 @@ class BrokenTotals(JobFailed):
 
 
 class RingOverflow(JobFailed):
-    """A value exceeds the bound declared for its sum: raised by the sender, before anything is sent."""
+    """A value exceeds the bound declared for its sum: raised by the sender, before anything is sent.
+
+    Next: report it: with labels that were read by ce it should not happen.
+    """
 
 
 class MessageError(JobFailed):
-    """A message with a wrong shape, type, size, round or job; names the field, never its content."""
+    """A message with a wrong shape, type, size, round or job; names the field, never its content.
+
+    Next: see that both ends have the same release; if they have, report it.
+    """
 
 
 class Cancelled(CeError):
-    """Somebody asked the job to stop."""
+    """Somebody asked the job to stop.
+
+    Next: ask who did; submit it again under another name.
+    """
 
     exit_code = 8

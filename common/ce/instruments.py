@@ -19,6 +19,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from ce.refusals import RULES
+
 #: The labels that there are, and what each may say.
 LABELS = {
     "state": "a state, of a job or of a checkpoint",
@@ -28,35 +30,7 @@ LABELS = {
     "model": "the model of a job",
     "privacy": "the privacy mode of a job",
 }
-#: Rules by whose names jobs are refused. A site may send any text for one; what is not here is counted as OTHER.
-RULES = (
-    "changed key of a peer",
-    "clashing column",
-    "classes of the job",
-    "consent",
-    "coordinators",
-    "diffused start",
-    "largest_state",
-    "leave_behind",
-    "limits.jobs_at_once",
-    "limits.jobs_remembered",
-    "limits.ledger_bytes",
-    "limits.sites_per_job",
-    "max_rounds",
-    "min_classifiers",
-    "min_foreign_columns",
-    "min_objects",
-    "min_sites",
-    "models",
-    "one roster per label file",
-    "overlapping cells",
-    "peer with another name",
-    "results of another job",
-    "same in every attempt",
-    "unpinned peer",
-    "usable columns",
-    "weakest_privacy",
-)
+#: A rule that a site names and that is not one of `ce.refusals`; no rule at all.
 OTHER, NONE = "other", "none"
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -44,7 +44,10 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What to compute. `clusters` for bce and mixture, `classes` (a number or names) for bc3e."""
+    """What to compute. `clusters` for bce and mixture, `classes` (a number or names) for bc3e.
+
+    The keys are those of job.toml, which docs/configuration.md explains one by one.
+    """
 
     name: str = "job"
     model: str = "bce"

@@ -39,7 +39,7 @@ TRANSPORTS = ("inprocess", "grpc")
 class SiteResult:
     """What one site gets: results for its own objects, in the order of its table."""
 
-    ids: NDArray[np.str_] = field(repr=False)
+    ids: NDArray[np.str_] = field(repr=False)  # (n,)
     labels: NDArray[Any] = field(repr=False)  # 0-based clusters (-1: no label anywhere), or class names
     memberships: Reals = field(repr=False)  # (n, k)
 
@@ -62,17 +62,17 @@ class Simulation:
     """The result of a simulated job."""
 
     job: Job
-    sites: dict[str, SiteResult]
-    parameters: dict[str, Any] = field(repr=False)
-    bound_path: Reals = field(repr=False)
-    lower_bound: float
-    iterations: int
-    converged: bool
-    exchanges: int
-    bytes_sent: int
-    layout: Layout
-    privacy: str
-    excluded: tuple[Excluded, ...]
+    sites: dict[str, SiteResult]  # by name
+    parameters: dict[str, Any] = field(repr=False)  # "beta" {column: (k, k_c)}, and the globals: "alpha", ...
+    bound_path: Reals = field(repr=False)  # the winner's bound after each iteration
+    lower_bound: float  # of the winner, at the end
+    iterations: int  # of the winner
+    converged: bool  # whether the winner stopped by itself
+    exchanges: int  # with all sites at once; the last one, which brings the results, is not counted
+    bytes_sent: int  # all messages of the rounds, both ways
+    layout: Layout  # "one", "row", "column" or "arbitrary"
+    privacy: str  # the mode in which it ran
+    excluded: tuple[Excluded, ...]  # what took no part, and why
     classes: Categories  # bc3e: the names of the columns of memberships
     kappa: float | None  # bc3e: do the clusterings follow the classes?
 

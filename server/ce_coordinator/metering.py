@@ -12,8 +12,9 @@ from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple, get_args
 
-from ce.instruments import OTHER, RULES, Instruments, known_rule
+from ce.instruments import OTHER, Instruments, known_rule
 from ce.job import MODELS, PRIVACY
+from ce.refusals import RULES
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.core.rounds import NextRound, Rounds
 from ce_coordinator.store.records import JobRecord, JobState

@@ -25,7 +25,7 @@ from ce.labels import LabelTable
 from ce.results import write_consensus
 
 CE = Path(sys.executable).with_name("ce")
-COMMANDS = ("fit", "simulate", "metrics", "completion")
+COMMANDS = ("fit", "simulate", "metrics", "capacity", "completion")
 
 # Every id and every label of the files below contains one of these, and no failing command may show any.
 ID = "canaryid"
@@ -945,3 +945,14 @@ def test_as_a_process(files: Path, sites: list[Path], tmp_path: Path) -> None:
         [sys.executable, "-m", "ce.cli.main", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"ce, version {ce.__version__}\n"
+
+
+def test_capacity_says_what_a_job_would_take(ce_: Ce) -> None:
+    asked = ("capacity", "--sites", 4, "--objects", 1000, "--columns", 5, "--categories", 8, "--clusters", 3)
+    told = ce_(*asked, "--shared", 500, "--iterations", 9)
+    assert told.code == 0
+    assert re.search(r"exchanges +12\n", told.out)
+    facts = json.loads(ce_(*asked, "--shared", 500, "--format", "json").out)
+    twice = json.loads(ce_(*asked, "--shared", 1000, "--format", "json").out)
+    assert 1.9 < twice["from_a_site_each_iteration"] / facts["from_a_site_each_iteration"] < 2.0
+    assert ce_(*asked, "--shared", 1001).code == 4

@@ -11,6 +11,7 @@ import importlib.util
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -28,15 +29,19 @@ MIN_FOREIGN_COLUMNS = 4
 MIN_FOREIGN_CLASSIFIERS = 3
 
 
-@pytest.fixture(name="made", scope="module")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    spec = importlib.util.spec_from_file_location("make_examples", EXAMPLES / "make_examples.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(name="made", scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples")
-    module.main(folder)
+    script("make_examples").main(folder)
     return folder
 
 
@@ -188,3 +193,37 @@ def test_votes_are_refined() -> None:
         proba = table.classifiers[0].probabilities
         heard = np.array(table.classifiers[0].categories)[np.nan_to_num(proba, nan=-1.0).argmax(axis=1)]
         assert (site.labels == right).mean() > (heard == right).mean() + 0.15
+
+
+# Scripts that show something. Each returns what it has found.
+
+
+def test_every_script_is_tested_here_or_as_the_demo() -> None:
+    lessons = {"fit_on_one_machine", "simulate_four_sites", "audit_your_labels", "classify_with_bc3e"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == lessons | {"demo", "make_examples"}
+
+
+def test_a_consensus_is_better_than_most_of_what_it_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    found = script("fit_on_one_machine").main()
+    assert found["consensus"] > found["mean"] + 0.1
+    assert found["sure"] > 0.5
+    assert "the consensus agrees by 0." in capsys.readouterr().out
+
+
+def test_every_layout_and_mode_gives_the_same_bits() -> None:
+    same = script("simulate_four_sites").main()
+    assert same == dict.fromkeys(("row", "column", "arbitrary", "masked", "blind"), True)
+
+
+def test_an_audit_tells_plain_from_masked() -> None:
+    audit = script("audit_your_labels").main()
+    counted = {f.mode: f.recovered for f in audit.worst() if (f.view, f.attack) == ("coordinator", "histograms")}
+    assert counted["plain"] > 0.9
+    assert counted["masked"] < 0.1
+    assert audit.leaks == ()
+
+
+def test_clusterings_correct_votes_and_more_sites_do_it_better() -> None:
+    shares = script("classify_with_bc3e").main()
+    assert shares["votes"] + 0.2 < shares["alone"] < shares["together"]
+    assert shares["kappa"] > 0.3

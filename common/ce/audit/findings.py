@@ -46,10 +46,12 @@ class Finding:
 
     @property
     def adversary(self) -> Adversary:
+        """Which kind of adversary it was."""
         return "coordinator" if self.view == "coordinator" else "site"
 
     @property
     def gain(self) -> float:
+        """What the adversary recovered beyond what the published result implies."""
         return self.recovered - self.baseline
 
     @property
@@ -73,12 +75,13 @@ class Audit:
     objects: int  # that were looked at
     of_objects: int  # that there are
     modes: tuple[str, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # one for each adversary, attack and mode
     broken_rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # default rules that the layout breaks
     not_played: tuple[str, ...] = ()  # attacks that are known to work on such a job, but are not part of the audit
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
+        """The findings that break what their mode promises."""
         return tuple(finding for finding in self.findings if finding.leaks)
 
     def worst(self) -> tuple[Finding, ...]:
@@ -120,6 +123,7 @@ class Score:
 
     @property
     def gain(self) -> float:
+        """What the adversary recovered beyond what the published result implies."""
         return self.recovered - self.baseline
 
 

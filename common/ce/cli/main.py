@@ -12,6 +12,7 @@ from ce.cli.auditing import audit
 from ce.cli.entry import EXIT_CODES, add_completion, enter
 from ce.cli.fit import fit
 from ce.cli.measure import metrics
+from ce.cli.planning import capacity
 from ce.cli.simulating import simulate
 
 
@@ -42,6 +43,7 @@ cli.add_command(fit)
 cli.add_command(simulate)
 cli.add_command(metrics)
 cli.add_command(audit)
+cli.add_command(capacity)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

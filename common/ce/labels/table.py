@@ -55,10 +55,12 @@ class Column:
 
     @property
     def soft(self) -> bool:
+        """Whether labels are probabilities."""
         return self.codes is None
 
     @property
     def n_objects(self) -> int:
+        """How many objects there are, with and without a label here."""
         return len(self.observed if self.codes is None else self.codes)
 
     @property
@@ -121,14 +123,17 @@ class LabelTable:
 
     @property
     def n_objects(self) -> int:
+        """How many objects there are."""
         return len(self.ids)
 
     @property
     def clusterings(self) -> tuple[Column, ...]:
+        """The columns that are base clusterings."""
         return tuple(column for column in self.columns if column.kind == "clustering")
 
     @property
     def classifiers(self) -> tuple[Column, ...]:
+        """The columns that are classifiers."""
         return tuple(column for column in self.columns if column.kind == "classifier")
 
     @property
@@ -140,6 +145,7 @@ class LabelTable:
         return found
 
     def column(self, name: str) -> Column:
+        """The column of this name; UnknownColumn when there is none."""
         for column in self.columns:
             if column.name == name:
                 return column

@@ -9,11 +9,17 @@ from ce_coordinator.store.records import JobRecord, SiteRecord
 
 
 class StoreFailed(JobFailed):
-    """The disk did not take or give back a record. The record is as it was before, and the store can be used on."""
+    """The disk did not take or give back a record. The record is as it was before, and the store can be used on.
+
+    Next: make room on the coordinator's disk, see that its user may write there; submit the job again.
+    """
 
 
 class TokenTaken(InputError):
-    """The token of a submission belongs to a job of another name."""
+    """The token of a submission belongs to a job of another name.
+
+    Next: submit again with a new token, or with none.
+    """
 
     def __init__(self) -> None:
         super().__init__("this submission token already belongs to another job: submit again with a new token")

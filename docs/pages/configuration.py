@@ -1,17 +1,9 @@
-"""Writes docs/configuration.md: every key of every file, from the declarations that the daemons read them by.
-
-    python docs/make_reference.py           write it
-    python docs/make_reference.py --check   end with 1 when it is not what would be written
-
-A test runs the check. What a key means is changed where the key is declared, never in the page.
-"""
+"""configuration.md: every key of every file, from the declarations that the daemons read them by."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
-from pathlib import Path
 from typing import Any
 
 from ce.job import LARGEST_COUNT, LONGEST_NAME, MODELS, MOST_RESTARTS, PRIVACY, Deadlines, Job
@@ -20,14 +12,9 @@ from ce.policy import Policy
 from ce.settings import reference
 from ce_client import config as client
 from ce_coordinator import config as coordinator
+from pages.markdown import head, table
 
-PAGE = Path(__file__).with_name("configuration.md")
-
-HEAD = """\
-# Configuration
-
-Written by `docs/make_reference.py` from the declarations in the code: change those, and run it again.
-
+INTRODUCTION = """\
 A value comes from the environment variable, else from the file, else it is the default. Paths are relative to the
 directory of the file. A list in an environment variable is separated by commas. A key or a variable that is not known
 is an error (exit code 4) that names the nearest one that is. `ce-coordinator init` and `ce-client init` write files in
@@ -106,14 +93,15 @@ def page() -> str:
     """The whole page."""
     return "\n".join(
         [
-            HEAD,
+            head("Configuration"),
+            INTRODUCTION,
             "## coordinator.toml",
             "",
             *_settings(coordinator.CoordinatorSettings, coordinator.ENV_PREFIX),
             "",
             "Beside these:",
             "",
-            *_table(
+            *table(
                 ("environment variable", "meaning"),
                 [
                     (f"`{coordinator.CONFIG_VARIABLE}`", CONFIG),
@@ -134,7 +122,7 @@ def page() -> str:
             "",
             "Beside these:",
             "",
-            *_table(
+            *table(
                 ("environment variable", "meaning"),
                 [
                     (f"`{client.CONFIG_VARIABLE}`", CONFIG),
@@ -159,14 +147,14 @@ def page() -> str:
             "",
             "What an operator submits. There are no environment variables for it.",
             "",
-            *_table(("key", "type", "default", "meaning"), _job_rows()),
+            *table(("key", "type", "default", "meaning"), _job_rows()),
             "",
         ]
     )
 
 
 def _settings(cls: type[Any], prefix: str) -> list[str]:
-    return _table(
+    return table(
         ("key", "type", "default", "environment variable", "meaning"),
         (
             (f"`{row.key}`", row.type, _default(row.default), f"`{row.variable}`", row.comment)
@@ -179,7 +167,9 @@ def _job_rows() -> Iterable[tuple[str, ...]]:
     declared = {f.name: f.default for f in fields(Job) if f.name != "deadlines"}
     declared |= {f"deadlines.{f.name}": f.default for f in fields(Deadlines)}
     if set(declared) != set(JOB):
-        raise SystemExit(f"docs/make_reference.py and ce.Job differ: {', '.join(sorted(set(declared) ^ set(JOB)))}")
+        raise SystemExit(
+            f"docs/pages/configuration.py and ce.Job differ: {', '.join(sorted(set(declared) ^ set(JOB)))}"
+        )
     for key, value in declared.items():
         kind, default, meaning = JOB[key]
         yield f"`{key}`", kind, default or _default(_toml(value)), meaning
@@ -187,28 +177,9 @@ def _job_rows() -> Iterable[tuple[str, ...]]:
 
 def _toml(value: object) -> str:
     if value is MISSING or value is None:
-        raise SystemExit("docs/make_reference.py: a key without a default needs words for that")
+        raise SystemExit("docs/pages/configuration.py: a key without a default needs words for that")
     return f'"{value}"' if isinstance(value, str) else "[]" if value == () else str(value)
 
 
 def _default(text: str) -> str:
     return text if text in ("required", "not set") else f"`{text}`"
-
-
-def _table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    lines = [titles, tuple("---" for _ in titles), *rows]
-    return [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines]
-
-
-def main() -> None:
-    if sys.argv[1:] == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
-            sys.exit(f"{PAGE} is not up to date: python docs/make_reference.py")
-    elif sys.argv[1:]:
-        sys.exit(__doc__)
-    else:
-        PAGE.write_text(page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,27 +1,13 @@
-"""Writes docs/metrics.md: every metric of both daemons, from the declarations that they are counted by.
-
-    python docs/make_metrics.py           write it
-    python docs/make_metrics.py --check   end with 1 when it is not what would be written
-
-A test runs the check. What a metric means is changed where it is declared, never in the page.
-"""
+"""metrics.md: every metric of both daemons, from the declarations that they are counted by."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-from ce.instruments import LABELS, RULES, Instruments
+from ce.instruments import LABELS, Instruments
 from ce_client.metering import Meter as ClientMeter
 from ce_coordinator.metering import Meter as CoordinatorMeter
+from pages.markdown import head, table
 
-PAGE = Path(__file__).with_name("metrics.md")
-
-HEAD = """\
-# Metrics
-
-Written by `docs/make_metrics.py` from the declarations in the code: change those, and run it again.
-
+INTRODUCTION = """\
 Both daemons can serve what they count to [Prometheus](https://prometheus.io), over plain HTTP: set `metrics` in
 `coordinator.toml` or `client.toml` ([configuration.md](configuration.md)), for example to
 
@@ -46,17 +32,17 @@ of too many connections the oldest is cut off. Examples of a scrape configuratio
 
 def page() -> str:
     """The whole page."""
-    labels = [f"| `{name}` | {meaning} |" for name, meaning in LABELS.items()]
     return "\n".join(
         [
-            HEAD,
+            head("Metrics"),
+            INTRODUCTION,
             "## Coordinator",
             "",
-            *_table(CoordinatorMeter().instruments),
+            *_instruments(CoordinatorMeter().instruments),
             "",
             "## Site",
             "",
-            *_table(ClientMeter().instruments),
+            *_instruments(ClientMeter().instruments),
             "",
             "## Both",
             "",
@@ -64,33 +50,19 @@ def page() -> str:
             "`..._process_virtual_memory_bytes`, `..._process_start_time_seconds`, `..._process_open_fds` and",
             "`..._process_max_fds`, after `ce_coordinator` or `ce_client`.",
             "",
-            "| label | says |",
-            "| --- | --- |",
-            *labels,
+            *table(("label", "says"), ((f"`{name}`", meaning) for name, meaning in LABELS.items())),
             "",
-            "Rules that have a label of their own: " + ", ".join(RULES) + ".",
+            "Rules that have a label of their own: [errors.md](errors.md#rules); any other is counted as `other`.",
             "",
         ]
     )
 
 
-def _table(instruments: Instruments) -> list[str]:
-    rows = [
-        f"| `{own.name}` | {own.kind} | {', '.join(f'`{label}`' for label in own.labels)} | {own.meaning} |"
-        for own in instruments.declared
-    ]
-    return ["| metric | type | labels | meaning |", "| --- | --- | --- | --- |", *rows]
-
-
-def main() -> None:
-    if sys.argv[1:] == ["--check"]:
-        if not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page():
-            sys.exit(f"{PAGE} is not up to date: python docs/make_metrics.py")
-    elif sys.argv[1:]:
-        sys.exit(__doc__)
-    else:
-        PAGE.write_text(page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def _instruments(instruments: Instruments) -> list[str]:
+    return table(
+        ("metric", "type", "labels", "meaning"),
+        (
+            (f"`{own.name}`", own.kind, ", ".join(f"`{label}`" for label in own.labels), own.meaning)
+            for own in instruments.declared
+        ),
+    )

@@ -1,0 +1,305 @@
+"""What a job takes: bytes on the wire, memory and disk, from its size. For whoever plans machines and links.
+
+Sites are taken to be alike, and what several hold to be held by all. All starts are taken to run to the end; in plain
+and masked one that has converged costs nothing more. What engines hold and send is a fact of the code: the constants
+below say it, and tests compare them with engines that run. docs/capacity.md has the formulas in words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ce.errors import ConfigError
+from ce.job import MODELS, PRIVACY
+
+WORD = 8
+FRAME = 2**20
+
+# On the wire: bytes around an array, a message, and each further frame of a message.
+AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME = 32, 80, 40
+#: A sealed decision (blind): nonce, tag, and the state that it follows from.
+SEALED = 60
+#: Enrolment: a pseudonym for each object up, its position down; a token for each category.
+PSEUDONYM, POSITION, TOKEN = 16, 8, 18
+#: What each site is told about each other one (key, certificate, signatures), and about each of its columns.
+PAPERS, CLAIM = 1100, 80
+
+
+class Arrays(NamedTuple):
+    """What is held for each object: arrays of (starts, clusters, objects), arrays of (starts, objects), bytes."""
+
+    full: float
+    per_start: float = 0.0
+    bytes: float = 0.0
+
+    def of(self, objects: int, starts: int, clusters: int) -> float:
+        return objects * (WORD * starts * (self.full * clusters + self.per_start) + self.bytes)
+
+
+class Facts(NamedTuple):
+    """What depends on the model. Widths are numbers for each start: a k + b."""
+
+    told: tuple[int, int]  # globals in a task
+    asked: tuple[int, int]  # shares of the globals in an answer, at most
+    decided: tuple[int, int]  # what the first site tells the others in blind
+    shares: int  # arrays that the shares are in, at most
+    at_home: Arrays  # in memory where the object step of shared objects runs, at most
+    private: Arrays  # in memory at a site, for objects that it alone holds, at most
+    kept: Arrays  # in a checkpoint, wherever the object step runs
+
+
+FACTS = {
+    "bce": Facts((1, 0), (2, 4), (2, 5), 4, Arrays(17, 12, 64), Arrays(15, 12), Arrays(5, 2.13)),
+    "mixture": Facts((1, 0), (1, 2), (1, 3), 3, Arrays(7.5, 7, 64), Arrays(5, 7), Arrays(2, 2.13)),
+    "bc3e": Facts((3, 3), (2, 3), (3, 6), 5, Arrays(33, 7, 40), Arrays(32, 7), Arrays(8, 1.13)),
+}
+#: bc3e, when it compares each object's votes with what the clusterings say, at home and at a site: so many arrays, and
+#: so many of (classes, classes, objects).
+COMPARING_AT_HOME, COMPARING_AT_SITE = (Arrays(17, 0, 64), 2), (Arrays(15), 3)
+#: At a site, for each shared object: its message and its sums, the task as it came, and the last answer, which may have
+#: to be repeated; and in masked a copy under masks.
+SHARED_AT_SITE, UNDER_MASKS = Arrays(4), Arrays(1)
+#: What the coordinator holds in blind: totals that come in, and the last ones, which go out.
+RELAYED = Arrays(2)
+#: Bytes of a label and of an object at a site. Ids are extra: four bytes a character.
+LABEL, OBJECT = 28, 85
+#: Arrays of (starts, clusters, categories): of all columns at a site, of the shared ones at home.
+TABLES_AT_SITE, TABLES_AT_HOME = 7, 6
+#: Bytes at the coordinator for each object of each site, and for each pair of an object and a site, while it finds out
+#: who holds what; and what stays of the former.
+ALIGNING, ALIGNING_PAIR, ALIGNED = 70, 9, 24
+#: On disk: a line of the ledger, each array in it, each name of a contributor to that.
+LINE, LINE_ARRAY, LINE_NAME = 230, 190, 12
+#: Checkpoints of a job on the disk: two, and one that is being written.
+CHECKPOINTS = 3
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a job is; `objects` and `columns` at each site, `categories` of each column."""
+
+    sites: int
+    objects: int
+    shared: int  # of the objects, those that all sites hold
+    columns: int
+    shared_columns: int  # of the columns, those that all sites have
+    categories: int
+    clusters: int  # or classes
+    starts: int = 5
+    iterations: int = 300
+    model: str = "bce"
+    privacy: str = "masked"
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS:
+            raise ConfigError(f"model is one of {', '.join(MODELS)}")
+        if self.privacy not in PRIVACY:
+            raise ConfigError(f"privacy is one of {', '.join(PRIVACY)}")
+        for key in ("sites", "objects", "columns", "categories", "clusters", "starts"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} is a whole number of at least 1")
+        if not 0 <= self.shared <= self.objects or not 0 <= self.shared_columns <= self.columns:
+            raise ConfigError("no more objects and columns can be shared than there are")
+        if self.iterations < 0:
+            raise ConfigError("iterations is a whole number of at least 0")
+        if self.model == "bc3e":
+            object.__setattr__(self, "starts", 1)
+
+    @property
+    def facts(self) -> Facts:
+        return FACTS[self.model]
+
+    @property
+    def votes(self) -> bool:
+        return self.model == "bc3e"
+
+    @property
+    def private(self) -> int:
+        return self.objects - self.shared
+
+    @property
+    def width(self) -> int:
+        """Bytes of one number for each start and cluster."""
+        return WORD * self.starts * self.clusters
+
+    @property
+    def shared_categories(self) -> int:
+        return self.shared_columns * self.categories
+
+    @property
+    def twice(self) -> bool:
+        """Whether an iteration takes two exchanges."""
+        return self.model == "mixture" and self.shared > 0 and self.shared_columns > 0
+
+    def per_start(self, width: tuple[int, int]) -> int:
+        return WORD * self.starts * (width[0] * self.clusters + width[1])
+
+
+class Traffic(NamedTuple):
+    """Bytes to a site, and from it."""
+
+    down: float
+    up: float
+
+    def __add__(self, other: object) -> Traffic:
+        assert isinstance(other, Traffic)
+        return Traffic(self.down + other.down, self.up + other.up)
+
+    def times(self, count: int) -> Traffic:
+        return Traffic(self.down * count, self.up * count)
+
+    @property
+    def both(self) -> float:
+        return self.down + self.up
+
+
+# On the wire.
+
+
+def exchanges(size: Size) -> int:
+    """How often all sites are asked, before they are told the results."""
+    votes, blind = size.votes, size.privacy == "blind"
+    # Counts and what they come to; votes, and what the clusterings alone say; in blind keys, and decisions.
+    around = 2 + 2 * votes + blind
+    return around + (size.iterations + 1) * (1 + blind) + size.iterations * size.twice
+
+
+def iteration_traffic(size: Size) -> Traffic:
+    """One iteration of one site."""
+    facts = size.facts
+    words = size.width * (size.shared + size.shared_categories)
+    arrays = (size.shared > 0) + (size.shared_columns > 0)
+    up = _message(words + size.per_start(facts.asked), arrays + facts.shares)
+    if size.privacy == "blind":
+        # Totals come back as they went, and the decision comes from the first site by way of the coordinator.
+        decision = SEALED + size.per_start(facts.decided) + AROUND_ARRAY
+        share = (size.sites - 1) / size.sites
+        asks = 2 * AROUND_MESSAGE / size.sites
+        down = _message(words + size.per_start(facts.asked), arrays + facts.shares)
+        return Traffic(down + decision * share, up + decision * share + asks)
+    down = _message(words + size.per_start(facts.told), arrays + (6 if size.votes else 1))
+    return Traffic(down, up) + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(int(size.twice))
+
+
+def rounds_traffic(size: Size) -> Traffic:
+    """All rounds of one site, from the first count to the results."""
+    n, k = size.shared, size.clusters
+    # Before the first iteration: how many labels each shared object has, of which how many are hidden, and who has a
+    # label in a column that several members hold; told back.
+    counted = WORD * n * (2 + size.votes)
+    claims = WORD * n * size.shared_columns
+    some = int(n > 0)
+    blind = size.privacy == "blind"
+    opening = Traffic(
+        _message(counted + claims * blind, some * (2 + size.votes + size.shared_columns * blind)) + AROUND_MESSAGE,
+        _message(counted + claims, 1 + some * (2 + size.votes + size.shared_columns)) + AROUND_MESSAGE,
+    )
+    total = opening + iteration_traffic(size).times(size.iterations + 1)
+    # The first iteration has no tables, since sites draw them, and a mixture's no message either.
+    unsent = size.width * (size.shared_categories + (size.shared if size.model == "mixture" else 0))
+    total += Traffic(0 if blind else -unsent, -size.width * size.shared_categories if size.twice else 0)
+    if size.votes:
+        votes = WORD * k * n
+        heard = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(votes, some + 1))
+        total += heard + Traffic(2 * votes if blind else 0, 0)
+    if blind:
+        return total + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(3)
+    return total + Traffic(_message(WORD * n * (k + 1), 2 * some + 1), _message(WORD * k, 1))
+
+
+def enrolment_traffic(size: Size) -> Traffic:
+    """What one site says and hears before the rounds: keys, pseudonyms, who shares what."""
+    tokens = size.columns * size.categories * TOKEN
+    others = size.sites * (PAPERS + size.columns * CLAIM)
+    up = size.objects * PSEUDONYM + tokens + size.columns * CLAIM + PAPERS
+    return Traffic(size.objects * POSITION + tokens + others, up)
+
+
+def job_traffic(size: Size) -> float:
+    """All bytes of a job, of all sites, both ways."""
+    return size.sites * (rounds_traffic(size) + enrolment_traffic(size)).both
+
+
+def _message(content: float, arrays: int) -> float:
+    return content + arrays * AROUND_ARRAY + AROUND_MESSAGE + AROUND_FRAME * (content // FRAME)
+
+
+# In memory, at most, beside what the process takes without a job.
+
+
+def home_memory(size: Size) -> float:
+    """The object step of the shared objects and the tables of the shared columns, at whoever runs them."""
+    objects = _object_step(size.facts.at_home, COMPARING_AT_HOME, size.shared, size)
+    return objects + TABLES_AT_HOME * size.width * size.shared_categories
+
+
+def coordinator_memory(size: Size) -> float:
+    """One job at the coordinator: what it knows of every site's objects, and the engine."""
+    return max(alignment_memory(size), engine_memory(size) + ALIGNED * size.sites * size.objects)
+
+
+def engine_memory(size: Size) -> float:
+    """At the coordinator, while rounds run."""
+    if size.privacy == "blind":
+        return RELAYED.of(size.shared + size.shared_categories, size.starts, size.clusters)
+    return home_memory(size)
+
+
+def alignment_memory(size: Size) -> float:
+    """At the coordinator, while it finds out who holds which object."""
+    objects = size.shared + size.sites * size.private
+    return size.sites * (size.objects * ALIGNING + objects * ALIGNING_PAIR)
+
+
+def site_memory(size: Size) -> float:
+    """One job at a site, its labels included."""
+    total = _object_step(size.facts.private, COMPARING_AT_SITE, size.private, size)
+    total += SHARED_AT_SITE.of(size.shared, size.starts, size.clusters)
+    if size.privacy == "masked":
+        total += UNDER_MASKS.of(size.shared, size.starts, size.clusters)
+    if size.privacy == "blind":
+        total += home_memory(size)
+    total += size.objects * (size.columns * LABEL + OBJECT)
+    return total + TABLES_AT_SITE * size.width * size.columns * size.categories
+
+
+def _object_step(arrays: Arrays, comparing: tuple[Arrays, int], objects: int, size: Size) -> float:
+    """Objects' votes, and the most that is held with them."""
+    k = size.clusters
+    most = arrays.of(objects, size.starts, k)
+    if size.votes:
+        own, squares = comparing
+        most = max(most, own.of(objects, 1, k) + squares * WORD * k * k * objects)
+    return most + WORD * k * objects
+
+
+# On the disk.
+
+
+def coordinator_checkpoint(size: Size) -> float:
+    """One checkpoint of a job at the coordinator; in blind it has hardly anything to keep."""
+    return 0.0 if size.privacy == "blind" else _home_checkpoint(size)
+
+
+def site_checkpoint(size: Size) -> float:
+    """One checkpoint of a job at a site: its state, and the answer that it gave."""
+    private = size.facts.kept.of(size.private, size.starts, size.clusters)
+    answer = size.width * (size.shared + size.shared_categories)
+    tables = 3 * size.width * size.columns * size.categories
+    return private + answer + tables + (_home_checkpoint(size) if size.privacy == "blind" else 0.0)
+
+
+def _home_checkpoint(size: Size) -> float:
+    """Objects' state, how many labels they have, their votes; the tables of shared columns."""
+    objects = size.facts.kept.of(size.shared, size.starts, size.clusters)
+    return objects + WORD * size.shared * (2 + size.clusters) + size.width * size.shared_categories
+
+
+def ledger_bytes(size: Size) -> float:
+    """What a job adds to a site's ledger: a line for each answer; in blind, of the first site, for each decision."""
+    arrays = (size.shared > 0) + (size.shared_columns > 0) + size.facts.shares
+    lines = LINE * (1 + size.twice) + arrays * (LINE_ARRAY + LINE_NAME * size.sites)
+    if size.privacy == "blind":
+        lines += LINE + (size.sites - 1) * (LINE_ARRAY + LINE_NAME)
+    return (size.iterations + 1) * lines

@@ -1,0 +1,73 @@
+"""ce capacity: what a job of a given size would take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ce import capacity as formulas
+from ce.cli.output import fact_table, format_option, show_table
+from ce.cli.output import size as readable
+from ce.job import MODELS, PRIVACY
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def _count(name: str, help_: str, default: int | None = None, smallest: int = 1) -> Callable[[Command], Command]:
+    return click.option(
+        name,
+        type=click.IntRange(min=smallest),
+        required=default is None,
+        default=default,
+        show_default=default is not None,
+        metavar="NUMBER",
+        help=help_,
+    )
+
+
+@click.command(short_help="What a job of a given size would take: bytes, memory, disk.")
+@_count("--sites", "Sites.")
+@_count("--objects", "Objects at each site.")
+@_count("--shared", "Of these, objects that the other sites hold, too.", 0, 0)
+@_count("--columns", "Columns at each site.")
+@_count("--shared-columns", "Of these, columns that the other sites have, too.", 0, 0)
+@_count("--categories", "Categories of each column.")
+@_count("--clusters", "Consensus clusters, or classes.")
+@_count("--restarts", "Starts.", 5)
+@_count("--iterations", "Iterations.", 100, 0)
+@click.option("--model", type=click.Choice(MODELS), default="bce", show_default=True, help="What is fitted.")
+@click.option("--privacy", type=click.Choice(PRIVACY), default="masked", show_default=True, help="How sums travel.")
+@format_option
+def capacity(format_: str, restarts: int, **given: Any) -> None:
+    """What a job of a given size would take, at most: bytes on the wire, memory and disk.
+
+    Sites are taken to be alike. The formulas, and how far they can be trusted, are in docs/capacity.md.
+
+    \b
+    Examples:
+      ce capacity --sites 4 --objects 100000 --columns 6 --shared-columns 6 --categories 12 --clusters 10
+      ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --categories 12 --clusters 10 --privacy blind
+    """
+    job = formulas.Size(starts=restarts, **given)
+    iteration = formulas.iteration_traffic(job)
+    facts = {
+        "exchanges": formulas.exchanges(job),
+        "to a site, each iteration": iteration.down,
+        "from a site, each iteration": iteration.up,
+        "on the wire, all sites and iterations": formulas.job_traffic(job),
+        "memory at the coordinator": formulas.coordinator_memory(job),
+        "memory at a site": formulas.site_memory(job),
+        "checkpoints at the coordinator": formulas.CHECKPOINTS * formulas.coordinator_checkpoint(job),
+        "checkpoints at a site": formulas.CHECKPOINTS * formulas.site_checkpoint(job),
+        "ledger at a site": formulas.ledger_bytes(job),
+    }
+    if format_ == "json":
+        click.echo(json.dumps({name.replace(", ", " ").replace(" ", "_"): round(own) for name, own in facts.items()}))
+        return
+    table = fact_table()
+    for name, own in facts.items():
+        table.add_row(name, f"{own:,}" if name == "exchanges" else readable(own))
+    show_table(table)

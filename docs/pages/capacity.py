@@ -1,0 +1,216 @@
+"""capacity.md: what jobs take, from the formulas of `ce.capacity`, which tests compare with jobs that run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ce import capacity
+from ce.capacity import FACTS, Size
+from ce.cli.output import size as readable
+from pages.markdown import code, head, table
+
+INTRODUCTION = """\
+How large the machines, disks and links of a job have to be. The formulas are in `ce.capacity`; `ce capacity` computes
+them for your numbers ([commands.md](commands.md#ce-capacity)). Tests compare them with jobs that run: bytes with every
+frame that was counted, within 4 %; memory with the arrays that engines hold, within half an array; checkpoints within
+2 %; the ledger roughly.
+
+Sites are taken to be alike, and what several hold to be held by all: for other jobs, take the largest site and all that
+is shared. All starts are taken to run to the end; in `plain` and `masked` one that has converged costs nothing more, so
+that jobs mostly take less.
+
+| | |
+| --- | --- |
+| s | sites |
+| N | objects at each site |
+| n | of these, objects that other sites hold, too |
+| m, c | columns at each site; categories of each |
+| q | categories of all columns that other sites have, too |
+| k | clusters or classes |
+| r | starts (`restarts`); 1 for bc3e |
+| T | iterations |
+| **B** | **8 r k: bytes of one number for each start and cluster** |
+"""
+
+WIRE = """\
+| each site | to it | from it |
+| --- | --- | --- |
+| to enrol | {position} N + {token} m c + s ({papers:,} + {claim} m) | {pseudonym} N + {token} m c |
+| to count, once | 16 n | 16 n; 8 n more for each shared column where objects are shared, too |
+| **an iteration** | **B (n + q)** + 8 r G | **B (n + q)** + 8 r S |
+| the results | 8 n (k + 1) | 8 k |
+
+and some 100 bytes for each message and 30 for each array.
+
+G, what all are told: {told}.
+S, shares of it, at most: {asked}.
+
+In `blind` totals come down as they went up, 8 r S instead of 8 r G, and with them a decision, of a few numbers for each
+start. bc3e counts votes, too: 8 n more to count, and twice 8 k n more from each site. A mixture with objects and
+columns that are shared takes two exchanges for an iteration, with as many bytes.
+
+What only one site holds costs nothing on the wire, beside the {pseudonym} + {position} bytes of each object to enrol.
+Counted are messages as gRPC is given them; what HTTP/2, TLS and TCP add comes on top.
+"""
+
+MEMORY = """\
+At most, for one job; several at once add up. What a daemon takes without a job comes on top.
+
+| where | bytes |
+| --- | --- |
+| coordinator, `plain` and `masked` | n (A B + 8 r P + 8 k + {bytes:.0f}) + {at_home} B q + {aligned} s N |
+| coordinator, `blind` | {relayed:.0f} B (n + q) + {aligned} s N |
+| coordinator, while it aligns | s ({aligning} N + {pair} x all different objects), if that is more |
+| site, objects of its own | (N - n) (A' B + 8 r P' + 8 k), if no two have the same labels in all columns; else fewer |
+| site, shared objects | {shared:g} B n; in `masked` {masked:g} B n; in `blind` {shared:g} B n and the first line |
+| site, labels and tables | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
+| site, threads | about 3 MB for each |
+
+A, P, A' and P' are how many arrays the object step holds when it holds most:
+"""
+
+SQUARES = """\
+bc3e also compares votes with clusterings, once, at its end: with more than some ten classes that takes more,
+({0:.0f} + {1} k) B n at the coordinator and ({2:.0f} + {3} k) B (N - n) at a site.
+
+Limits that refuse a job before memory runs out: `limits.round_bytes` at the coordinator is compared with B (n + q), and
+`largest_state` at a site with B (N + m c): one array each. Divide the memory that a job may have by A, or by A'.
+"""
+
+DISK = """\
+| where | bytes |
+| --- | --- |
+| a checkpoint at the coordinator | n (K B + {per_start} r + 8 k + 16) + B q; next to nothing in `blind` |
+| a checkpoint at a site | (N - n) (K B + {per_start} r) + B (n + q) + 3 B m c; in `blind` and the line above |
+| ledger of a site, an iteration | about {line} + {shares} ({array} + {name} s), for {shares} arrays, the most it has |
+
+K: {kept}.
+
+Two checkpoints of a job are kept and a third is written before the oldest goes: plan for {checkpoints}. They are
+removed when the job is over. The ledger only grows; `limits.ledger_bytes` says how far.
+"""
+
+#: Worked examples: sites, objects, shared ones, columns, shared ones, categories, clusters.
+EXAMPLES = {
+    "by rows": Size(4, 100_000, 0, 6, 6, 12, 10),
+    "by columns": Size(4, 100_000, 100_000, 6, 0, 12, 10),
+    "some of both": Size(4, 100_000, 20_000, 6, 3, 12, 10),
+    "many sites": Size(50, 10_000, 2_000, 4, 2, 10, 10),
+}
+
+
+def page() -> str:
+    """The whole page."""
+    own = FACTS["bce"]
+    return "\n".join(
+        [
+            head("Capacity"),
+            INTRODUCTION,
+            "## On the wire",
+            "",
+            WIRE.format(
+                position=capacity.POSITION,
+                pseudonym=capacity.PSEUDONYM,
+                token=capacity.TOKEN,
+                papers=capacity.PAPERS,
+                claim=capacity.CLAIM,
+                told=_by_model("told"),
+                asked=_by_model("asked"),
+            ),
+            "## Memory",
+            "",
+            MEMORY.format(
+                bytes=own.at_home.bytes,
+                at_home=capacity.TABLES_AT_HOME,
+                aligned=capacity.ALIGNED,
+                relayed=capacity.RELAYED.full,
+                aligning=capacity.ALIGNING,
+                pair=capacity.ALIGNING_PAIR,
+                shared=capacity.SHARED_AT_SITE.full,
+                masked=capacity.SHARED_AT_SITE.full + capacity.UNDER_MASKS.full,
+                label=capacity.LABEL,
+                object=capacity.OBJECT,
+                at_site=capacity.TABLES_AT_SITE,
+            ),
+            *table(
+                ("model", "A", "P", "A'", "P'"),
+                (
+                    (name, *(f"{count:g}" for count in (*facts.at_home[:2], *facts.private[:2])))
+                    for name, facts in FACTS.items()
+                ),
+            ),
+            "",
+            SQUARES.format(
+                capacity.COMPARING_AT_HOME[0].full,
+                capacity.COMPARING_AT_HOME[1],
+                capacity.COMPARING_AT_SITE[0].full,
+                capacity.COMPARING_AT_SITE[1],
+            ),
+            "## Disk",
+            "",
+            DISK.format(
+                per_start=round(8 * own.kept.per_start),
+                kept=", ".join(f"{facts.kept.full:g} for {name}" for name, facts in FACTS.items()),
+                checkpoints=capacity.CHECKPOINTS,
+                line=capacity.LINE,
+                array=capacity.LINE_ARRAY,
+                name=capacity.LINE_NAME,
+                shares=own.shares + 2,
+            ),
+            "## Examples",
+            "",
+            f"bce with {EXAMPLES['by rows'].starts} starts, at most: all starts run to the end.",
+            "",
+            *table(
+                ("job", "s, N, n, m, c, q, k", "mode", *_TITLES),
+                _examples(),
+            ),
+            "",
+            "From the command line:",
+            "",
+            *code(
+                "ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --shared-columns 3 "
+                "--categories 12 --clusters 10",
+                "sh",
+            ),
+            "",
+        ]
+    )
+
+
+_TITLES = (
+    "a site sends in an iteration",
+    "all bytes of 100 iterations",
+    "coordinator's memory",
+    "a site's memory",
+    "a checkpoint there, and at a site",
+)
+
+
+def _examples() -> Iterator[tuple[str, ...]]:
+    for name, size in EXAMPLES.items():
+        for privacy in ("masked", "blind"):
+            own = replace(size, privacy=privacy, iterations=100)
+            numbers = (own.sites, own.objects, own.shared, own.columns, own.categories)
+            listed = ", ".join(f"{number:,}" for number in (*numbers, own.shared_categories, own.clusters))
+            kept = f"{readable(capacity.coordinator_checkpoint(own))}, {readable(capacity.site_checkpoint(own))}"
+            yield (
+                name,
+                listed,
+                privacy,
+                readable(capacity.iteration_traffic(own).up),
+                readable(capacity.job_traffic(own)),
+                readable(capacity.coordinator_memory(own)),
+                readable(capacity.site_memory(own)),
+                kept,
+            )
+
+
+def _by_model(what: str) -> str:
+    widths = {name: getattr(facts, what) for name, facts in FACTS.items()}
+    return ", ".join(f"{_width(*width)} for {name}" for name, width in widths.items())
+
+
+def _width(times: int, plus: int) -> str:
+    return ("" if times == 1 else f"{times} ") + "k" + (f" + {plus}" if plus else "")
