@@ -44,19 +44,50 @@ class Facts(NamedTuple):
     asked: tuple[int, int]  # shares of the globals in an answer, at most
     decided: tuple[int, int]  # what the first site tells the others in blind
     shares: int  # arrays that the shares are in, at most
-    at_home: Arrays  # in memory where the object step of shared objects runs, at most
+    at_home: Arrays  # in memory at the coordinator, for shared objects, at most
     private: Arrays  # in memory at a site, for objects that it alone holds, at most
-    kept: Arrays  # in a checkpoint, wherever the object step runs
+    blind: Arrays  # in memory at a site that is a home itself, for shared objects, at most
+    kept_at_home: Arrays  # in a checkpoint, of shared objects
+    kept: Arrays  # in a checkpoint at a site, of its own objects
 
 
 FACTS = {
-    "bce": Facts((1, 0), (2, 4), (2, 5), 4, Arrays(17, 12, 64), Arrays(15, 12), Arrays(5, 2.13)),
-    "mixture": Facts((1, 0), (1, 2), (1, 3), 3, Arrays(7.5, 7, 64), Arrays(5, 7), Arrays(2, 2.13)),
-    "bc3e": Facts((3, 3), (2, 3), (3, 6), 5, Arrays(33, 7, 40), Arrays(32, 7), Arrays(8, 1.13)),
+    "bce": Facts(
+        told=(1, 0),
+        asked=(2, 4),
+        decided=(2, 5),
+        shares=4,
+        at_home=Arrays(7, 5, 48),
+        private=Arrays(7, 5),
+        blind=Arrays(11, 2),
+        kept_at_home=Arrays(4, 2.13),
+        kept=Arrays(5, 2.13),
+    ),
+    "mixture": Facts(
+        told=(1, 0),
+        asked=(1, 2),
+        decided=(1, 3),
+        shares=3,
+        at_home=Arrays(3, 5, 48),
+        private=Arrays(3, 5),
+        blind=Arrays(9, 2),
+        kept_at_home=Arrays(2, 2.13),
+        kept=Arrays(2, 2.13),
+    ),
+    "bc3e": Facts(
+        told=(3, 3),
+        asked=(2, 3),
+        decided=(3, 6),
+        shares=5,
+        at_home=Arrays(13, 4, 24),
+        private=Arrays(13, 2),
+        blind=Arrays(16, 2, 12),
+        kept_at_home=Arrays(6, 2.13),
+        kept=Arrays(7, 2.13),
+    ),
 }
-#: bc3e, when it compares each object's votes with what the clusterings say, at home and at a site: so many arrays, and
-#: so many of (classes, classes, objects).
-COMPARING_AT_HOME, COMPARING_AT_SITE = (Arrays(17, 0, 64), 2), (Arrays(15), 3)
+#: Numbers that the object step works on at a time, in at most so many arrays, beside what is held.
+STRETCH, STRETCHES = 2**16, 18
 #: At a site, for each shared object: its message and its sums, the task as it came, and the last answer, which may have
 #: to be repeated; and in masked a copy under masks.
 SHARED_AT_SITE, UNDER_MASKS = Arrays(4), Arrays(1)
@@ -67,8 +98,8 @@ LABEL, OBJECT = 28, 85
 #: Arrays of (starts, clusters, categories): of all columns at a site, of the shared ones at home.
 TABLES_AT_SITE, TABLES_AT_HOME = 7, 6
 #: Bytes at the coordinator for each object of each site, and for each pair of an object and a site, while it finds out
-#: who holds what; and what stays of the former.
-ALIGNING, ALIGNING_PAIR, ALIGNED = 70, 9, 24
+#: who holds what. Nothing of it stays when iterations begin.
+ALIGNING, ALIGNING_PAIR = 70, 9
 #: On disk: a line of the ledger, each array in it, each name of a contributor to that.
 LINE, LINE_ARRAY, LINE_NAME = 230, 190, 12
 #: Checkpoints of a job on the disk: two, and one that is being written.
@@ -230,13 +261,13 @@ def _message(content: float, arrays: int) -> float:
 
 def home_memory(size: Size) -> float:
     """The object step of the shared objects and the tables of the shared columns, at whoever runs them."""
-    objects = _object_step(size.facts.at_home, COMPARING_AT_HOME, size.shared, size)
+    objects = _object_step(size.facts.at_home, size.shared, size)
     return objects + TABLES_AT_HOME * size.width * size.shared_categories
 
 
 def coordinator_memory(size: Size) -> float:
-    """One job at the coordinator: what it knows of every site's objects, and the engine."""
-    return max(alignment_memory(size), engine_memory(size) + ALIGNED * size.sites * size.objects)
+    """One job at the coordinator: what it takes to find out who holds what, or the engine, whichever is more."""
+    return max(alignment_memory(size), engine_memory(size))
 
 
 def engine_memory(size: Size) -> float:
@@ -254,24 +285,24 @@ def alignment_memory(size: Size) -> float:
 
 def site_memory(size: Size) -> float:
     """One job at a site, its labels included."""
-    total = _object_step(size.facts.private, COMPARING_AT_SITE, size.private, size)
-    total += SHARED_AT_SITE.of(size.shared, size.starts, size.clusters)
+    total = _object_step(size.facts.private, size.private, size)
+    if size.privacy == "blind":
+        total += _object_step(size.facts.blind, size.shared, size)
+        total += TABLES_AT_HOME * size.width * size.shared_categories
+    else:
+        total += SHARED_AT_SITE.of(size.shared, size.starts, size.clusters)
     if size.privacy == "masked":
         total += UNDER_MASKS.of(size.shared, size.starts, size.clusters)
-    if size.privacy == "blind":
-        total += home_memory(size)
     total += size.objects * (size.columns * LABEL + OBJECT)
     return total + TABLES_AT_SITE * size.width * size.columns * size.categories
 
 
-def _object_step(arrays: Arrays, comparing: tuple[Arrays, int], objects: int, size: Size) -> float:
-    """Objects' votes, and the most that is held with them."""
-    k = size.clusters
-    most = arrays.of(objects, size.starts, k)
-    if size.votes:
-        own, squares = comparing
-        most = max(most, own.of(objects, 1, k) + squares * WORD * k * k * objects)
-    return most + WORD * k * objects
+def _object_step(arrays: Arrays, objects: int, size: Size) -> float:
+    """The most that is held of so many objects, what is worked on at a time, and their votes."""
+    if not objects:
+        return 0.0
+    working = STRETCHES * WORD * min(STRETCH, size.starts * size.clusters * objects)
+    return arrays.of(objects, size.starts, size.clusters) + working + size.votes * WORD * size.clusters * objects
 
 
 # On the disk.
@@ -292,7 +323,7 @@ def site_checkpoint(size: Size) -> float:
 
 def _home_checkpoint(size: Size) -> float:
     """Objects' state, how many labels they have, their votes; the tables of shared columns."""
-    objects = size.facts.kept.of(size.shared, size.starts, size.clusters)
+    objects = size.facts.kept_at_home.of(size.shared, size.starts, size.clusters)
     return objects + WORD * size.shared * (2 + size.clusters) + size.width * size.shared_categories
 
 

@@ -59,21 +59,19 @@ At most, for one job; several at once add up. What a daemon takes without a job 
 
 | where | bytes |
 | --- | --- |
-| coordinator, `plain` and `masked` | n (A B + 8 r P + 8 k + {bytes:.0f}) + {at_home} B q + {aligned} s N |
-| coordinator, `blind` | {relayed:.0f} B (n + q) + {aligned} s N |
+| coordinator, `plain` and `masked` | n (A B + 8 r P + {bytes:.0f}) + {at_home} B q |
+| coordinator, `blind` | {relayed:.0f} B (n + q) |
 | coordinator, while it aligns | s ({aligning} N + {pair} x all different objects), if that is more |
-| site, objects of its own | (N - n) (A' B + 8 r P' + 8 k), if no two have the same labels in all columns; else fewer |
-| site, shared objects | {shared:g} B n; in `masked` {masked:g} B n; in `blind` {shared:g} B n and the first line |
+| site, objects of its own | (N - n) (A' B + 8 r P'), if no two have the same labels in all columns; else fewer |
+| site, shared objects | {shared:g} B n; in `masked` {masked:g} B n; in `blind` n (A" B + 8 r P") + {at_home} B q |
+| each of these but `blind` at the coordinator | {working:.0f} MB at most to work with; bc3e: and 8 k for each object |
 | site, labels and tables | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
 | site, threads | about 3 MB for each |
 
-A, P, A' and P' are how many arrays the object step holds when it holds most:
+A and P, of each kind of place, are how many arrays the object step holds when it holds most:
 """
 
-SQUARES = """\
-bc3e also compares votes with clusterings, once, at its end: with more than some ten classes that takes more,
-({0:.0f} + {1} k) B n at the coordinator and ({2:.0f} + {3} k) B (N - n) at a site.
-
+LIMITS = """\
 Limits that refuse a job before memory runs out: `limits.round_bytes` at the coordinator is compared with B (n + q), and
 `largest_state` at a site with B (N + m c): one array each. Divide the memory that a job may have by A, or by A'.
 """
@@ -82,10 +80,10 @@ DISK = """\
 | where | bytes |
 | --- | --- |
 | a checkpoint at the coordinator | n (K B + {per_start} r + 8 k + 16) + B q; next to nothing in `blind` |
-| a checkpoint at a site | (N - n) (K B + {per_start} r) + B (n + q) + 3 B m c; in `blind` and the line above |
+| a checkpoint at a site | (N - n) (K' B + {per_start} r) + B (n + q) + 3 B m c; in `blind` and the line above |
 | ledger of a site, an iteration | about {line} + {shares} ({array} + {name} s), for {shares} arrays, the most it has |
 
-K: {kept}.
+K and K': {kept}.
 
 Two checkpoints of a job are kept and a third is written before the oldest goes: plan for {checkpoints}. They are
 removed when the job is over. The ledger only grows; `limits.ledger_bytes` says how far.
@@ -123,7 +121,6 @@ def page() -> str:
             MEMORY.format(
                 bytes=own.at_home.bytes,
                 at_home=capacity.TABLES_AT_HOME,
-                aligned=capacity.ALIGNED,
                 relayed=capacity.RELAYED.full,
                 aligning=capacity.ALIGNING,
                 pair=capacity.ALIGNING_PAIR,
@@ -132,26 +129,27 @@ def page() -> str:
                 label=capacity.LABEL,
                 object=capacity.OBJECT,
                 at_site=capacity.TABLES_AT_SITE,
+                working=capacity.WORD * capacity.STRETCH * capacity.STRETCHES / 1e6,
             ),
             *table(
-                ("model", "A", "P", "A'", "P'"),
+                ("model", "A", "P", "A'", "P'", 'A"', 'P"'),
                 (
-                    (name, *(f"{count:g}" for count in (*facts.at_home[:2], *facts.private[:2])))
+                    (
+                        name,
+                        *(f"{count:g}" for count in (*facts.at_home[:2], *facts.private[:2], *facts.blind[:2])),
+                    )
                     for name, facts in FACTS.items()
                 ),
             ),
             "",
-            SQUARES.format(
-                capacity.COMPARING_AT_HOME[0].full,
-                capacity.COMPARING_AT_HOME[1],
-                capacity.COMPARING_AT_SITE[0].full,
-                capacity.COMPARING_AT_SITE[1],
-            ),
+            LIMITS,
             "## Disk",
             "",
             DISK.format(
                 per_start=round(8 * own.kept.per_start),
-                kept=", ".join(f"{facts.kept.full:g} for {name}" for name, facts in FACTS.items()),
+                kept=", ".join(
+                    f"{facts.kept_at_home.full:g} and {facts.kept.full:g} for {name}" for name, facts in FACTS.items()
+                ),
                 checkpoints=capacity.CHECKPOINTS,
                 line=capacity.LINE,
                 array=capacity.LINE_ARRAY,

@@ -14,6 +14,7 @@ from holding import aligning, job_of, play, tables_of
 import ce
 from ce import capacity
 from ce.capacity import Size
+from ce.protocol import objects
 
 #: Sites, objects and columns; which of them are shared.
 LAYOUTS = {
@@ -48,6 +49,12 @@ def test_the_bytes_of_all_rounds(model: str, layout: str, privacy: str) -> None:
 def _narrow_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a thread works on at a time does not grow with the objects; here it would outweigh them."""
     monkeypatch.setattr("ce.protocol.holdings._TILE_ENTRIES", 2048)
+    monkeypatch.setattr("ce.protocol.objects.STRETCH", 256)
+    monkeypatch.setattr("ce.capacity.STRETCH", 256)
+
+
+def test_a_stretch_is_one() -> None:
+    assert capacity.STRETCH == objects.STRETCH
 
 
 def arrays_off(measured: float, said: float, size: Size) -> float:

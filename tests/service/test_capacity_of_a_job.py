@@ -27,7 +27,7 @@ class CountingTable(Table):
         for step in steps:
             if isinstance(step, Send):
                 frames = list(step.frames)
-                self.sent += sum(frame.ByteSize() for frame in frames)
+                self.sent += sum(len(frame.SerializeToString()) for frame in frames)
                 kept.append(replace(step, frames=iter(frames)))
             else:
                 kept.append(step)

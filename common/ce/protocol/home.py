@@ -29,9 +29,9 @@ from ce.protocol.snapshots import Snapshot, by_number, numbered
 from ce.protocol.stopping import Path, winner
 from ce.protocol.topology import View
 from ce.protocol.totals import Asked, Totals
-from ce.ring import Reals, Scale, Words, decode, weighted_total
-from ce.steps.agreement import agreement, kappa
-from ce.steps.model import Model, Settled, State, keep_old_rows, stage_of
+from ce.ring import Reals, Scale, Words, decode
+from ce.steps.agreement import kappa
+from ce.steps.model import Model, Settled, State, keep_old_rows, no_votes, stage_of
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class Home:
                 self._down = {}
                 self._await("votes")
             case "counts":
-                self._voted(np.broadcast_to(0.0, (self._model.k, len(self._shared.labels))))  # takes no memory
+                self._voted(no_votes(self._model.k, len(self._shared.labels)))
             case "votes":
                 for name in self._shapes:
                     check_opening(name, self._totals[name], self._sizes, self._scales)
@@ -476,8 +476,7 @@ class Home:
     def _viewed(self) -> dict[str, Words]:
         words = self._shared.together(self._totals, "sums", (1, self._model.k))
         check_object_sums(words, self._shared.labels, self._model, self._scales["objects"])
-        seen = agreement(decode(words, self._scales["objects"]), self._objects.opening).astype(np.int64)
-        return {"agreement": weighted_total(seen, self._objects.weights)}
+        return {"agreement": self._objects.agreement(words)}
 
     def _finish(self) -> None:
         memberships = self._model.memberships(self._objects.result(self._winner))

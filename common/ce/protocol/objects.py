@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ce.errors import MessageError
 from ce.protocol.snapshots import Snapshot, by_number, numbered
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
+from ce.steps.agreement import agreement
 from ce.steps.model import Model, Opening, State
 
 #: Numbers of one array that are worked on at a time.
@@ -92,13 +93,20 @@ class ObjectBlock:
         for own in self._stretches():
             sums = decode(self._sums[..., own], self._scales["objects"])
             terms = self._model.shares(_part(self.state, own), sums, self._opening(own), globals_, iteration)
-            weights = None if self.weights is None else self.weights[own]
             for name, reals in terms.items():
                 words = encode(reals, self._scales["object_bound" if name == "bound" else name], name)
-                total = weighted_total(words, weights)
+                total = weighted_total(words, self._weights(own))
                 totals[name] = totals[name] + total if name in totals else total
         totals["moved"] = weighted_total(self._moved.astype(np.int64), self.weights)
         return totals
+
+    def agreement(self, sums: Words) -> Words:
+        """(starts, k*k): the block's objects by what their clusterings say, given as sums, and what their votes say."""
+        total: Words = np.zeros((len(sums), self._model.k**2), dtype=np.int64)
+        for own in self._stretches(self._model.k):
+            seen = agreement(decode(sums[..., own], self._scales["objects"]), self._opening(own))
+            total += weighted_total(seen.astype(np.int64), self._weights(own))
+        return total
 
     def update(self, kept: NDArray[np.intp], retry: NDArray[np.bool_], globals_: State) -> None:
         """One-phase models: the object step for the starts `kept`; those of `retry` go back to their last sums."""
@@ -162,10 +170,13 @@ class ObjectBlock:
         labels: NDArray[np.intp] = self._model.memberships(self.state).argmax(axis=1)
         return labels
 
-    def _stretches(self) -> Iterator[slice]:
-        """All objects, some at a time; no stretch is empty."""
+    def _weights(self, own: slice) -> Words | None:
+        return None if self.weights is None else self.weights[own]
+
+    def _stretches(self, wider: int = 1) -> Iterator[slice]:
+        """All objects, some at a time; no stretch is empty. `wider`: by so much than one number for each cluster."""
         starts, n = self._labels.shape
-        size = max(1, STRETCH // (starts * self._model.k))
+        size = max(1, STRETCH // (max(starts, 1) * self._model.k * wider))
         return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
 
     def _opening(self, own: slice) -> Opening:

@@ -22,9 +22,8 @@ from ce.protocol.objects import ObjectBlock, cluster_sizes
 from ce.protocol.snapshots import Snapshot, by_number, numbered
 from ce.protocol.starts import Starts
 from ce.protocol.topology import Categories, Rows, SharedColumn, View
-from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
-from ce.steps.agreement import agreement
-from ce.steps.model import Model, Opening, Sizes, State, keep_old_rows, stage_of
+from ce.ring import Reals, Scale, Words, decode, encode
+from ce.steps.model import Model, Opening, Sizes, State, keep_old_rows, no_votes, stage_of
 
 #: By block, then by name: (objects,) "labels", "hidden" and, for models with votes, "ballots".
 OnCounts = Callable[[dict[int, dict[str, Reals]]], None]
@@ -220,8 +219,10 @@ class Site:
         scale = self._scales.get("votes", Scale.counting())
 
         labels = self._holdings.label_counts(self._private)
-        votes = self._holdings.votes(self._private, self._model.k, scale)
-        opening = Opening(labels.astype(np.float64), decode(votes, scale), self._holdings.given(self._private))
+        votes = no_votes(self._model.k, len(labels))
+        if self._model.uses_votes:
+            votes = decode(self._holdings.votes(self._private, self._model.k, scale), scale)
+        opening = Opening(labels.astype(np.float64), votes, self._holdings.given(self._private))
         self._objects = ObjectBlock(opening, self._private.weights)
         count = len(self._private.rows)
         arrays: dict[str, Array] = {"global/objects": np.array([count], dtype=np.int64)}
@@ -423,9 +424,7 @@ class Site:
         self._clear_sums()
         own, _ = self._pass(self._private, np.ones((1, self._model.k, self._private.width)))
         shared, _ = self._pass(self._shared, np.ones((1, self._model.k, self._shared.width)))
-        seen = agreement(decode(own, self._scales["objects"]), self._objects.opening)
-        total = weighted_total(seen.astype(np.int64), self._private.weights)
-        return {**self._by_block("sums", shared), "global/agreement": total}
+        return {**self._by_block("sums", shared), "global/agreement": self._objects.agreement(own)}
 
     def _finish(self, task: Task) -> dict[str, Array]:
         self._end(task)

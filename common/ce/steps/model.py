@@ -49,6 +49,11 @@ class Opening:
     given: State = field(default_factory=dict)  # of a start: (k, n) arrays, or (starts, k, n) "weights"
 
 
+def no_votes(k: int, objects: int) -> Reals:
+    """(k, n) of models without classes: zeros that take no memory."""
+    return np.broadcast_to(0.0, (k, objects))
+
+
 @dataclass(frozen=True)
 class Settled:
     """The outcome of a global step for each start that took part."""
