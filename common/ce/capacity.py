@@ -49,6 +49,7 @@ class Facts(NamedTuple):
     blind: Arrays  # in memory at a site that is a home itself, for shared objects, at most
     kept_at_home: Arrays  # in a checkpoint, of shared objects
     kept: Arrays  # in a checkpoint at a site, of its own objects
+    working: int  # arrays that a stretch of objects takes while it is worked on, at most
 
 
 FACTS = {
@@ -62,6 +63,7 @@ FACTS = {
         blind=Arrays(11, 2),
         kept_at_home=Arrays(4, 2.13),
         kept=Arrays(5, 2.13),
+        working=8,
     ),
     "mixture": Facts(
         told=(1, 0),
@@ -73,6 +75,7 @@ FACTS = {
         blind=Arrays(9, 2),
         kept_at_home=Arrays(2, 2.13),
         kept=Arrays(2, 2.13),
+        working=5,
     ),
     "bc3e": Facts(
         told=(3, 3),
@@ -84,10 +87,11 @@ FACTS = {
         blind=Arrays(16, 2, 12),
         kept_at_home=Arrays(6, 2.13),
         kept=Arrays(7, 2.13),
+        working=31,
     ),
 }
-#: Numbers that the object step works on at a time, in at most so many arrays, beside what is held.
-STRETCH, STRETCHES = 2**16, 18
+#: Numbers of an array that the object step works on at a time.
+STRETCH = 2**16
 #: At a site, for each shared object: its message and its sums, the task as it came, and the last answer, which may have
 #: to be repeated; and in masked a copy under masks.
 SHARED_AT_SITE, UNDER_MASKS = Arrays(4), Arrays(1)
@@ -301,7 +305,7 @@ def _object_step(arrays: Arrays, objects: int, size: Size) -> float:
     """The most that is held of so many objects, what is worked on at a time, and their votes."""
     if not objects:
         return 0.0
-    working = STRETCHES * WORD * min(STRETCH, size.starts * size.clusters * objects)
+    working = size.facts.working * WORD * min(STRETCH, size.starts * size.clusters * objects)
     return arrays.of(objects, size.starts, size.clusters) + working + size.votes * WORD * size.clusters * objects
 
 

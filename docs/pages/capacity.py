@@ -129,7 +129,7 @@ def page() -> str:
                 label=capacity.LABEL,
                 object=capacity.OBJECT,
                 at_site=capacity.TABLES_AT_SITE,
-                working=capacity.WORD * capacity.STRETCH * capacity.STRETCHES / 1e6,
+                working=capacity.WORD * capacity.STRETCH * max(facts.working for facts in FACTS.values()) / 1e6,
             ),
             *table(
                 ("model", "A", "P", "A'", "P'", 'A"', 'P"'),

@@ -31,7 +31,7 @@ SENT = [
 LARGE = {
     "bce": Size(3, 2500, 0, 6, 0, 12, 8, 3, 11),
     "mixture": Size(3, 2500, 0, 6, 0, 12, 8, 3, 2, "mixture"),
-    "bc3e": Size(3, 10000, 0, 6, 0, 12, 6, 1, 1, "bc3e"),
+    "bc3e": Size(3, 6000, 0, 6, 0, 12, 6, 1, 1, "bc3e"),
 }
 HALF_AN_ARRAY = 0.5
 
@@ -49,8 +49,8 @@ def test_the_bytes_of_all_rounds(model: str, layout: str, privacy: str) -> None:
 def _narrow_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a thread works on at a time does not grow with the objects; here it would outweigh them."""
     monkeypatch.setattr("ce.protocol.holdings._TILE_ENTRIES", 2048)
-    monkeypatch.setattr("ce.protocol.objects.STRETCH", 256)
-    monkeypatch.setattr("ce.capacity.STRETCH", 256)
+    monkeypatch.setattr("ce.protocol.objects.STRETCH", 2048)
+    monkeypatch.setattr("ce.capacity.STRETCH", 2048)
 
 
 def test_a_stretch_is_one() -> None:
