@@ -40,7 +40,7 @@ demo: $(READY)
 
 # Three workers on two cores: tests of real processes mostly wait.
 test: $(READY)
-	$(BIN)/python -m pytest -q -n 3
+	$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m slow --timeout 1800

@@ -39,10 +39,13 @@ def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str
     assert ("fitting" in {finding.attack for finding in found.findings}) == (name in COLUMNS)
     assert {finding.attack for finding in found.leaks} == BROKEN.get(name, set())
     for finding in found.findings:
-        if finding.verdict != INHERENT and not finding.leaks:
-            assert finding.mean_gain <= MARGIN
-            # By column the promise holds for what solves something; of many columns one may be closer to a guess than
-            # to the consensus by luck. Measured: 0.10 at most.
+        if finding.verdict == INHERENT:
+            continue
+        # On average over the columns nothing gains, fitting included. By column the promise holds for what solves
+        # something, fitting excepted; of many columns one may be closer to a guess than to the consensus by luck, by
+        # 0.10 at most where it was measured.
+        assert finding.mean_gain <= MARGIN
+        if not finding.leaks:
             assert finding.gain <= (0.12 if finding.attack in GUESSWORK else MARGIN)
 
 

@@ -70,9 +70,9 @@ def test_default_bce_is_within_0_01_of_knowing_the_parameters_where_labels_are_w
     assert sum(found >= best - 0.01 for found, best in scores) >= 9, scores
 
 
-@CLEAR
-def test_default_bce_recovers_the_clusters_of_ten_thousand_objects(replaced: float, missing: float) -> None:
-    found, _ = reached(10_000, replaced, missing, seed=0)
+def test_default_bce_recovers_the_clusters_of_ten_thousand_objects() -> None:
+    """One seed of one condition; `make test-slow` has all."""
+    found, _ = reached(10_000, replaced=0.4, missing=0.0, seed=0)
     assert found >= 0.99
 
 
