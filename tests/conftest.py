@@ -1,9 +1,11 @@
-"""For all tests: one thread per process for linear algebra.
-
-Workers run side by side as it is; libraries that start a thread per core beside them only take turns.
+"""For all tests: one thread per process for linear algebra, since workers run side by side as it is and threads would
+only take turns; and daemons that are forked from a process that has imported what they import, where the system can.
 """
 
 import os
+import sys
 
 for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+if sys.platform == "linux" and hasattr(os, "pidfd_open"):
+    os.environ.setdefault("CE_TEST_DAEMONS_FORKED", "1")

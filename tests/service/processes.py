@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
@@ -30,6 +31,7 @@ from uuid import uuid4
 
 import numpy as np
 from cryptography.hazmat.primitives.serialization import Encoding
+from nursery import Child, Nursery
 from prometheus_client.parser import text_string_to_metric_families
 from tabletop import make_sites
 
@@ -43,12 +45,30 @@ from ce_coordinator.config import CoordinatorSettings
 from ce_proto.v1 import operator_pb2 as pb
 
 PATIENCE_S = 60.0
+#: The variable that lets daemons be forked.
+FORKED = "CE_TEST_DAEMONS_FORKED"
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@cache
+def _nursery() -> Nursery:
+    return Nursery()
+
+
+def _begin(
+    module: str, arguments: list[str], environment: Mapping[str, str], before: list[str], log: int
+) -> Child | subprocess.Popen[bytes]:
+    """Where start-up is not what is measured or tested (tests/conftest.py), daemons come from a nursery."""
+    if os.environ.get(FORKED) and not before:
+        return _nursery().start(module, arguments, environment, log)
+    nothing = subprocess.DEVNULL
+    command = [*before, sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=log, env=environment)
 
 
 class Process:
@@ -65,14 +85,10 @@ class Process:
         self.events: list[dict[str, Any]] = []
         self.raw: list[str] = []
         self._changed = threading.Condition()
-        self._process = subprocess.Popen(
-            [*before, sys.executable, "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(environment or {})},
-        )
+        log, end = os.pipe()
+        self._log = os.fdopen(log, encoding="utf-8", errors="replace")
+        self._process = _begin(module, [*arguments], {**os.environ, **(environment or {})}, [*before], end)
+        os.close(end)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -116,13 +132,11 @@ class Process:
         """Wait for its end; returns its exit code."""
         code = self._process.wait(patience_s)
         self._reader.join(PATIENCE_S)
-        if self._process.stderr is not None:
-            self._process.stderr.close()
+        self._log.close()
         return code
 
     def _read(self) -> None:
-        assert self._process.stderr is not None
-        for line in self._process.stderr:
+        for line in self._log:
             try:
                 entry = json.loads(line)
             except ValueError:
