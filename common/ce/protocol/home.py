@@ -13,7 +13,7 @@ member contributes in an exchange of its own, "shares".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from ce.errors import InputError, MessageError
 from ce.protocol.asking import asked, first_step, shares_of
 from ce.protocol.invariants import check_column_sums, check_object_sums, check_opening, check_shares
-from ce.protocol.messages import Answer, Array, Piece, Step, Task, fraction_bits, pieces
+from ce.protocol.messages import Answer, Array, Step, Task, fraction_bits
 from ce.protocol.objects import ObjectBlock, cluster_sizes, select
 from ce.protocol.shared import Pseudonyms, SharedBlocks
 from ce.protocol.snapshots import Snapshot, by_number, numbered
 from ce.protocol.stopping import Path, winner
 from ce.protocol.topology import View
-from ce.protocol.totals import Asked, Totals
+from ce.protocol.totals import AddingUp, Asked, Totals
 from ce.ring import Reals, Scale, Words, decode
 from ce.steps.agreement import kappa
 from ce.steps.model import Model, Settled, State, keep_old_rows, no_votes, stage_of
@@ -60,7 +60,7 @@ class Outcome:
     tables: dict[str, Reals]  # (k, categories) of the shared columns; those with one holder stay there
 
 
-class Home:
+class Home(AddingUp):
     """One job's engine at its home."""
 
     def __init__(
@@ -120,11 +120,6 @@ class Home:
         """Whether the open round is one of which a snapshot can be taken."""
         return self._step == self._first_step
 
-    @property
-    def resumes(self) -> bool:
-        """Whether the open round is one that was restored."""
-        return self._resume > 0
-
     def snapshot(self) -> Snapshot:
         """All that the open round and what follows build on, beside the view. Taken before anybody has answered."""
         return {
@@ -164,14 +159,6 @@ class Home:
         self._round = kept["round"] - 1
         self._await(self._first_step)
         self._resume = origin
-
-    @property
-    def round(self) -> int:
-        return self._round
-
-    @property
-    def exchanges(self) -> int:
-        return self._exchanges
 
     @property
     def step(self) -> Step | None:
@@ -224,34 +211,11 @@ class Home:
         """What a member answers in an exchange of shares: those of the shared blocks that it speaks for."""
         return {f"global/{name}": words for name, words in self._own_shares.items()}
 
-    @property
-    def words(self) -> int:
-        """Numbers in the totals of this round."""
-        return self._totals.size
-
-    @property
-    def waiting(self) -> Collection[str]:
-        """Sites that have not answered yet."""
-        return self._totals.waiting
-
-    def add(self, site: str, answer: Answer) -> None:
-        """Add one site's whole answer to the totals."""
-        self.begin(site, answer)
-        for piece in pieces(answer):
-            self.add_piece(site, piece)
-        self.end(site)
-
     def begin(self, site: str, answer: Answer) -> None:
         """A site begins its answer, or begins it again; its arrays follow as pieces."""
         if answer.round != self._round or answer.step != self._step or answer.starts != self._active:
             raise MessageError(f"{site}: answers another round, step or set of starts")
         self._totals.begin(site)
-
-    def add_piece(self, site: str, piece: Piece) -> None:
-        self._totals.add(site, piece)
-
-    def end(self, site: str) -> None:
-        self._totals.end(site)
 
     def fill(self, totals: Mapping[str, Words]) -> None:
         """Take the round's totals from somebody who has added them up."""
@@ -328,11 +292,6 @@ class Home:
                     self._cluster_sizes = self._whole["sizes"]
                 self._step = None
         return None
-
-    @property
-    def opening(self) -> bool:
-        """Whether the sites are being told the counts: one may still leave objects out."""
-        return self._step == "counts"
 
     @property
     def outcome(self) -> Outcome:

@@ -7,23 +7,23 @@ all that it learns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from ce.errors import MessageError
 from ce.protocol.asking import Shapes, asked, first_step, shares_of
 from ce.protocol.blind import SEALING, SET_KEY_SIZE, STATE_SIZE, keys_from, member_sets
 from ce.protocol.deciding import encoded_size
 from ce.protocol.home import Progress
-from ce.protocol.messages import Answer, Array, Following, Piece, Step, Task, fraction_bits, pieces
+from ce.protocol.messages import Answer, Array, Following, Step, Task, fraction_bits
 from ce.protocol.shared import Pseudonyms
 from ce.protocol.snapshots import Snapshot
 from ce.protocol.topology import View
-from ce.protocol.totals import Asked, Totals
+from ce.protocol.totals import AddingUp, Asked, Totals
 from ce.ring import Scale, Words
 from ce.steps.model import Model, stage_of
 
 
-class Relay:
+class Relay(AddingUp):
     """One blind job at the coordinator."""
 
     def __init__(
@@ -69,10 +69,6 @@ class Relay:
     def begins_iteration(self) -> bool:
         return self._step == first_step(self._model, self._view)
 
-    @property
-    def resumes(self) -> bool:
-        return self._resume > 0
-
     def snapshot(self) -> Snapshot:
         """How far the job is: of what it is about nothing is known here."""
         return {
@@ -86,33 +82,6 @@ class Relay:
         """Once the sites have exchanged keys, which they must in every attempt, open the round of a snapshot again."""
         self._restored = (kept, origin)
 
-    @property
-    def round(self) -> int:
-        return self._round
-
-    @property
-    def exchanges(self) -> int:
-        return self._exchanges
-
-    @property
-    def opening(self) -> bool:
-        """Whether the sites look at the counts: one may still leave objects out."""
-        return self._step == "counts"
-
-    @property
-    def words(self) -> int:
-        return self._totals.size
-
-    @property
-    def waiting(self) -> Collection[str]:
-        return self._totals.waiting
-
-    def add(self, site: str, answer: Answer) -> None:
-        self.begin(site, answer)
-        for piece in pieces(answer):
-            self.add_piece(site, piece)
-        self.end(site)
-
     def begin(self, site: str, answer: Answer) -> None:
         if answer.round != self._round or answer.step != self._step or answer.starts:
             raise MessageError(f"{site}: answers another round or step")
@@ -120,12 +89,6 @@ class Relay:
             self._following = self._checked(answer.following)
         self._states[site] = answer.state
         self._totals.begin(site)
-
-    def add_piece(self, site: str, piece: Piece) -> None:
-        self._totals.add(site, piece)
-
-    def end(self, site: str) -> None:
-        self._totals.end(site)
 
     def advance(self) -> None:
         if self.waiting:

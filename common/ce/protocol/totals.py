@@ -7,6 +7,7 @@ broke in the middle of an answer repeats it, byte for byte; what was added the f
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import MessageError
-from ce.protocol.messages import Piece
+from ce.protocol.messages import Answer, Piece, Step, pieces
 from ce.ring import Words
 
 
@@ -137,3 +138,58 @@ class Totals:
         if site not in self._open:
             raise MessageError(f"{site}: is not awaited in this round")
         return self._open[site]
+
+
+class AddingUp(ABC):
+    """Whoever has a round open and adds up what sites answer: a home, or a relay that cannot read it."""
+
+    _round: int
+    _step: Step | None  # None: the job is over
+    _exchanges: int
+    _resume: int  # the origin of the state that the sites are to go on from, in a round that was restored
+    _totals: Totals
+
+    @property
+    def round(self) -> int:
+        return self._round
+
+    @property
+    def exchanges(self) -> int:
+        return self._exchanges
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the open round is one that was restored."""
+        return self._resume > 0
+
+    @property
+    def opening(self) -> bool:
+        """Whether the sites look at the counts: one may still leave objects out."""
+        return self._step == "counts"
+
+    @property
+    def words(self) -> int:
+        """Numbers in the totals of this round."""
+        return self._totals.size
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """Sites that have not answered yet."""
+        return self._totals.waiting
+
+    def add(self, site: str, answer: Answer) -> None:
+        """Add one site's whole answer to the totals."""
+        self.begin(site, answer)
+        for piece in pieces(answer):
+            self.add_piece(site, piece)
+        self.end(site)
+
+    @abstractmethod
+    def begin(self, site: str, answer: Answer) -> None:
+        """A site begins its answer, or begins it again; its arrays follow as pieces."""
+
+    def add_piece(self, site: str, piece: Piece) -> None:
+        self._totals.add(site, piece)
+
+    def end(self, site: str) -> None:
+        self._totals.end(site)
