@@ -19,7 +19,7 @@ from ce.protocol.starts import SeededStarts
 
 
 @pytest.mark.parametrize("name", models(2))
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(
     example=PROBLEMS,
     topology=st.sampled_from(list(TOPOLOGIES)),
