@@ -71,6 +71,7 @@ def measure(sites: int, jobs: int, objects: int, iterations: int, needed: float)
             deployment.start(name)
         for name in names:
             deployment.processes[name].wait_for("connected", 300.0)
+        cold = peak(deployment)
         warm_up(deployment, names)
         by_columns(deployment, names, objects, COLUMNS)
         before = peak(deployment)
@@ -99,10 +100,11 @@ def measure(sites: int, jobs: int, objects: int, iterations: int, needed: float)
         for wait in waits:
             wait.join()
         seconds = time.monotonic() - begin
-        grown = peak(deployment) - before
+        highest = peak(deployment)
+        grown = highest - before
         allowed = needed + PER_SITE * sites
         fine = states == ["done"] * jobs and grown <= allowed
-        memory = f"the coordinator had {before / 1e6:.0f} MB and grew by {grown / 1e6:.0f} MB"
+        memory = f"the coordinator had {before / 1e6:.0f} MB and grew by {grown / 1e6:.0f} MB, {(highest - cold) / 1e6:.0f} since before any job"
         print(
             f"{sites} sites, {jobs} job{'s' * (jobs > 1)} at once, {objects:,} shared objects: {states.count('done')} "
             f"done in {seconds:.1f} s; {memory} ({allowed / 1e6:.0f} MB allowed)   "

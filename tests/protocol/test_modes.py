@@ -42,7 +42,7 @@ def assert_equal_runs(one: Run, other: Run, tables: dict[str, LabelTable]) -> No
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("name", models(2))
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(example=PROBLEMS, sites=st.integers(1, 6), seed=st.integers(0, 2**32), lists_all=st.booleans())
 def test_every_mode_gives_the_same_bits(
     name: str, topology: str, example: Problem, sites: int, seed: int, lists_all: bool
