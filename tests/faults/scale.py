@@ -1,7 +1,7 @@
 """How many sites, how many jobs at once, and what the coordinator's memory does: `make scale`.
 
 50 sites in one job, and 20 jobs at the same time over 8 sites; each should finish, and the coordinator's memory stay
-below what it was before them, plus the totals of one round of each job, plus 4 MB for each site. And a job whose arrays
+below what it was before any job, plus the totals of one round of each job, plus 4 MB for each site. And a job whose arrays
 outweigh everything else: there the formula of docs/capacity.md stands in place of the totals.
 """
 
@@ -45,16 +45,6 @@ def by_columns(deployment: Deployment, sites: list[str], objects: int, columns: 
         deployment.write_labels(site, ce.LabelTable.from_arrays(cells, ids=ids, columns=names))
 
 
-def warm_up(deployment: Deployment, names: list[str]) -> None:
-    """A small job, so that code which is loaded when it is first needed does not count as a job's memory."""
-    by_columns(deployment, names, 50, COLUMNS)
-    for privacy in ("masked", "blind"):
-        job = ce.Job(
-            name=f"first, {privacy}", clusters=2, sites=tuple(names), restarts=1, max_iterations=2, privacy=privacy
-        )
-        assert deployment.run(job).state == "done"
-
-
 def totals_of(jobs: int, objects: int) -> float:
     return jobs * 8.0 * STARTS * CLUSTERS * objects
 
@@ -71,8 +61,6 @@ def measure(sites: int, jobs: int, objects: int, iterations: int, needed: float)
             deployment.start(name)
         for name in names:
             deployment.processes[name].wait_for("connected", 300.0)
-        cold = peak(deployment)
-        warm_up(deployment, names)
         by_columns(deployment, names, objects, COLUMNS)
         before = peak(deployment)
         begin = time.monotonic()
@@ -100,11 +88,10 @@ def measure(sites: int, jobs: int, objects: int, iterations: int, needed: float)
         for wait in waits:
             wait.join()
         seconds = time.monotonic() - begin
-        highest = peak(deployment)
-        grown = highest - before
+        grown = peak(deployment) - before
         allowed = needed + PER_SITE * sites
         fine = states == ["done"] * jobs and grown <= allowed
-        memory = f"the coordinator had {before / 1e6:.0f} MB and grew by {grown / 1e6:.0f} MB, {(highest - cold) / 1e6:.0f} since before any job"
+        memory = f"the coordinator had {before / 1e6:.0f} MB and grew by {grown / 1e6:.0f} MB"
         print(
             f"{sites} sites, {jobs} job{'s' * (jobs > 1)} at once, {objects:,} shared objects: {states.count('done')} "
             f"done in {seconds:.1f} s; {memory} ({allowed / 1e6:.0f} MB allowed)   "

@@ -26,8 +26,9 @@ KEEPALIVE_TIMEOUT_S = 1.8
 HANDSHAKE_S = 10
 IDLE_S = 60
 
-#: Bytes that may be on their way to somebody who does not read: memory that each site takes at a busy coordinator.
-WINDOW = 2**19
+#: Bytes that may be on their way to somebody who does not read: a site has one stream, a coordinator one of each site,
+#: and memory for each. What a link can carry at most is this much in the time that a signal takes there and back.
+WINDOW_OF_SITE, WINDOW_OF_COORDINATOR = 2**20, 2**18
 
 _BOTH_ENDS = (
     ("grpc.max_receive_message_length", LARGEST_FRAME),
@@ -36,9 +37,8 @@ _BOTH_ENDS = (
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
     ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
-    # What may wait to be read, per stream: gRPC itself would let it grow with the speed of the link.
+    # gRPC itself would let what waits to be read grow with the speed of the link.
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.http2.lookahead_bytes", WINDOW),
 )
 
 
@@ -62,6 +62,7 @@ def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
         grpc.ssl_channel_credentials(credentials.authority, credentials.key, credentials.certificate),
         options=(
             *_BOTH_ENDS,
+            ("grpc.http2.lookahead_bytes", WINDOW_OF_SITE),
             ("grpc.ssl_target_name_override", COORDINATOR_SERVER_NAME),
             # Whoever opens channels decides when to try again; a shared pool would keep its own idea of that.
             ("grpc.use_local_subchannel_pool", 1),
@@ -84,6 +85,7 @@ def make_server(
     server = grpc.aio.server(
         options=(
             *_BOTH_ENDS,
+            ("grpc.http2.lookahead_bytes", WINDOW_OF_COORDINATOR),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE_S * 500)),
             # Two coordinators on one port would each get some of the sites.
