@@ -1,8 +1,8 @@
 """How many sites, how many jobs at once, and what the coordinator's memory does: `make scale`.
 
 50 sites in one job, and 20 jobs at the same time over 8 sites; each should finish, and the coordinator's memory stay
-below what it was before any job, plus the totals of one round of each job, plus 4 MB for each site. And a job whose arrays
-outweigh everything else: there the formula of docs/capacity.md stands in place of the totals.
+below what it was before any job, plus the totals of one round of each job, plus 4 MB for each site. And a job whose
+arrays outweigh everything else: there the formula of docs/capacity.md stands in place of the totals.
 """
 
 from __future__ import annotations
