@@ -12,8 +12,8 @@ import numpy as np
 
 from ce.labels import LabelTable
 from ce.models import BCE
-from ce.protocol.run import run
-from ce.protocol.starts import SeededStarts
+from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.local_run import run
 from ce.splits import split
 
 N, COLUMNS, K, STARTS, ITERATIONS = 20_000, 20, 7, 5, 8

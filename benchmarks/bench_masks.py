@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "service"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench_service import seconds_per_exchange
-from processes import Deployment
+from support.processes import Deployment
 
 import ce
 from ce.privacy.masks import BLOCK, Keystream, Masks

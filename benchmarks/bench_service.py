@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "service"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import grpc
-from processes import Deployment
+from support.processes import Deployment
 
 import ce
 from ce.identity.keys import pem, read_key

@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 import ce
-from ce_client.metering import Meter as ClientMeter
-from ce_coordinator.metering import Meter as CoordinatorMeter
+from ce_client.daemon.metrics import Meter as ClientMeter
+from ce_coordinator.service.metrics import Meter as CoordinatorMeter
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = ROOT / "docker-compose.yml"

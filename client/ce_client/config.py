@@ -8,7 +8,7 @@ from typing import Literal
 
 from ce.errors import ConfigError
 from ce.identity.names import check_name
-from ce.settings import REQUIRED, check_address, read_settings, setting
+from ce.service.settings import REQUIRED, check_address, read_settings, setting
 
 ENV_PREFIX = "CE_CLIENT_"
 #: Variables that are read elsewhere than in client.toml's keys.

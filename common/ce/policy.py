@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ce.errors import ConfigError, Refused
 from ce.job import MODELS, PRIVACY, Job
-from ce.settings import read_settings, sample, setting, settings_of
+from ce.service.settings import read_settings, sample, setting, settings_of
 
 ENV_PREFIX = "CE_POLICY_"
 

@@ -20,15 +20,15 @@ from ce.labels import LabelTable
 from ce.labels.randomised import randomise
 from ce.models.base import hard_labels
 from ce.models.bc3e import class_labels
-from ce.models.jobs import model_of
+from ce.models.registry import model_of
 from ce.policy import Policy
 from ce.privacy.pseudonyms import tokens
-from ce.protocol.enrolling import with_tokens
-from ce.protocol.home import Progress
-from ce.protocol.run import Run, TransportTo, run
-from ce.protocol.scoring import whole_memberships
-from ce.protocol.starts import SecretStarts, SeededStarts, Starts, job_key
-from ce.protocol.topology import Categories, Layout
+from ce.protocol.engine.home import Progress
+from ce.protocol.engine.score_excluded import whole_memberships
+from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, Starts, job_key
+from ce.protocol.local_run import Run, TransportTo, run
+from ce.protocol.topology.enrolment import with_tokens
+from ce.protocol.topology.topology import Categories, Layout
 from ce.ring import Reals
 from ce.steps.model import Model
 
@@ -189,7 +189,7 @@ def _transport_to(name: str) -> TransportTo:
         from ce.transport.loopback import Loopback
 
         return Loopback
-    from ce.transport.inprocess import InProcess
+    from ce.transport.in_process import InProcess
 
     return InProcess
 

@@ -9,7 +9,7 @@ from typing import Any
 from ce.job import LARGEST_COUNT, LONGEST_NAME, MODELS, MOST_RESTARTS, PRIVACY, Deadlines, Job
 from ce.policy import ENV_PREFIX as POLICY_PREFIX
 from ce.policy import Policy
-from ce.settings import reference
+from ce.service.settings import reference
 from ce_client import config as client
 from ce_coordinator import config as coordinator
 from pages.markdown import head, table

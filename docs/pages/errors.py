@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import fields
 
-import ce.checkpoints  # noqa: F401  # errors are declared here, too
+import ce.service.checkpoints  # noqa: F401  # errors are declared here, too
 import ce_coordinator.store.interface  # noqa: F401
 from ce.errors import CeError
 from ce.policy import Policy
-from ce.refusals import OF_COMMANDS, POLICY, RULES
-from ce.transport.status import CODES
+from ce.rules import OF_COMMANDS, POLICY, RULES
+from ce.transport.grpc_errors import CODES
 from pages.markdown import head, table
 
 INTRODUCTION = """\

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ce.instruments import LABELS, Instruments
-from ce_client.metering import Meter as ClientMeter
-from ce_coordinator.metering import Meter as CoordinatorMeter
+from ce.service.metrics import LABELS, Instruments
+from ce_client.daemon.metrics import Meter as ClientMeter
+from ce_coordinator.service.metrics import Meter as CoordinatorMeter
 from pages.markdown import head, table
 
 INTRODUCTION = """\

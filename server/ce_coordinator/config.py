@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from ce.errors import ConfigError
-from ce.settings import check_address, read_settings, setting
-from ce_coordinator.core.keeping import Keeping
+from ce.service.settings import check_address, read_settings, setting
+from ce_coordinator.core.checkpoint_schedule import Keeping
 from ce_coordinator.core.limits import Limits
 
 ENV_PREFIX = "CE_COORDINATOR_"

@@ -18,22 +18,22 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from ce import __version__
-from ce.checkpoints import CheckpointFiles, local_key
 from ce.errors import ConfigError, Unreachable
 from ce.identity.certificates import fingerprint, identity_of, read_certificate
+from ce.identity.credentials import Papers
 from ce.identity.denied import DenyList
-from ce.identity.papers import Papers
-from ce.logs import fields
-from ce.transport.counting import CountingInterceptor
-from ce.transport.scraping import ScrapeServer
+from ce.service.checkpoints import CheckpointFiles, local_key
+from ce.service.logs import fields
+from ce.service.metrics_http import ScrapeServer
+from ce.transport.byte_counters import CountingInterceptor
 from ce.transport.tls import Credentials, make_server
-from ce_coordinator.access import Access
-from ce_coordinator.conductor import Conductor
 from ce_coordinator.config import PASSPHRASE_VARIABLE, CoordinatorSettings
 from ce_coordinator.core.machine import Machine
-from ce_coordinator.doors import Doors
-from ce_coordinator.operators import OperatorService
-from ce_coordinator.sites import SiteService
+from ce_coordinator.service.authorisation import Access
+from ce_coordinator.service.call_limits import Doors
+from ce_coordinator.service.operator_service import OperatorService
+from ce_coordinator.service.runner import Conductor
+from ce_coordinator.service.site_service import SiteService
 from ce_coordinator.store.sqlite import SqliteStore
 from ce_proto.v1 import operator_pb2, operator_pb2_grpc, site_pb2, site_pb2_grpc
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from processes import Deployment
-from reading import PROGRAMS, ROOT, Block, blocks, check_mention, is_generated, name_of, pages, spans
-from staging import Stage, bare_environment, link_examples
-from tabletop import make_sites
-from warm import Warm
+from support.page_stage import Stage, bare_environment, link_examples
+from support.pages import PROGRAMS, ROOT, Block, blocks, check_mention, is_generated, name_of, pages, spans
+from support.processes import Deployment
+from support.tabletop import make_sites
+from support.warm_commands import Warm
 
 import ce
 from ce.identity.authority import Authority

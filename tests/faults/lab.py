@@ -23,11 +23,10 @@ from uuid import uuid4
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "protocol"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "service"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from problems import TOPOLOGIES, deal, problem
-from processes import Deployment
+from support.problems import TOPOLOGIES, deal, problem
+from support.processes import Deployment
 
 import ce
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "service"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from processes import Deployment
+from support.processes import Deployment
 
 import ce
 from ce.capacity import Size, coordinator_memory

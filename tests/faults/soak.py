@@ -23,12 +23,11 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "protocol"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "service"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from problems import TOPOLOGIES, deal, problem
-from processes import Deployment
-from proxy import Proxy
+from support.problems import TOPOLOGIES, deal, problem
+from support.processes import Deployment
+from support.proxy import Proxy
 
 import ce
 

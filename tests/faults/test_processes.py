@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from commands import Run, run_fixture  # noqa: F401
-from problems import TOPOLOGIES, deal, problem
-from processes import Deployment
-from proxy import Proxy
+from support.commands import Run, run_fixture  # noqa: F401
+from support.problems import TOPOLOGIES, deal, problem
+from support.processes import Deployment
+from support.proxy import Proxy
 
 import ce
 from ce.job import PRIVACY

@@ -10,17 +10,17 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from schedules import Cases, play
-from world import Violation, World
+from support.schedules import Cases, play
+from support.world import Violation, World
 
 from ce.job import PRIVACY
-from ce.privacy.pairs import EphemeralKey
-from ce.protocol import handshake
-from ce.protocol.covering import Cover
-from ce.protocol.handshake import Handshake
-from ce_client.engagement import Engagement
+from ce.privacy.pair_keys import EphemeralKey
+from ce.protocol.keys import handshake
+from ce.protocol.keys.handshake import Handshake
+from ce.protocol.modes.mask_binding import Cover
+from ce_client.attempt.rounds import Engagement
+from ce_coordinator.core.attempt_rounds import Rounds
 from ce_coordinator.core.instructions import SaveJob
-from ce_coordinator.core.rounds import Rounds
 
 #: `make faults` asks for more.
 SCHEDULES = int(os.environ.get("CE_FAULT_SCHEDULES", "300"))

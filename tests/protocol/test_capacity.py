@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from holding import aligning, job_of, play, tables_of
+from support.engine_memory import aligning, job_of, play, tables_of
 
 import ce
 from ce import capacity
 from ce.capacity import Size
-from ce.protocol import objects
+from ce.protocol.engine import object_state as objects
 
 #: Sites, objects and columns; which of them are shared.
 LAYOUTS = {
@@ -48,8 +48,8 @@ def test_the_bytes_of_all_rounds(model: str, layout: str, privacy: str) -> None:
 @pytest.fixture(name="narrow_tiles")
 def _narrow_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a thread works on at a time does not grow with the objects; here it would outweigh them."""
-    monkeypatch.setattr("ce.protocol.holdings._TILE_ENTRIES", 2048)
-    monkeypatch.setattr("ce.protocol.objects.STRETCH", 2048)
+    monkeypatch.setattr("ce.protocol.engine.cell_passes._TILE_ENTRIES", 2048)
+    monkeypatch.setattr("ce.protocol.engine.object_state.STRETCH", 2048)
     monkeypatch.setattr("ce.capacity.STRETCH", 2048)
 
 

@@ -23,10 +23,9 @@ from ce.identity.names import Identity
 from ce.identity.peers import CHANGED, UNPINNED, Peers
 from ce.labels import Column, LabelTable
 from ce.privacy.derivation import derive, joined, number
-from ce.privacy.pairs import EphemeralKey, Sealed, seal, unseal
+from ce.privacy.pair_keys import EphemeralKey, Sealed, seal, unseal
 from ce.privacy.pseudonyms import pseudonyms, tokens
-from ce.protocol.enrolling import enrolment
-from ce.protocol.handshake import (
+from ce.protocol.keys.handshake import (
     Attempt,
     Handshake,
     KeyShare,
@@ -39,7 +38,8 @@ from ce.protocol.handshake import (
     story,
     summary_of,
 )
-from ce.protocol.topology import ColumnClaim, Enrolment
+from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.topology import ColumnClaim, Enrolment
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 

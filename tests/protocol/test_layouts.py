@@ -12,32 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import TOPOLOGIES, Problem, deal, problem
+from support.problems import TOPOLOGIES, Problem, deal, problem
+from support.runs import PROBLEMS, models
 
 from ce.labels import Column, LabelTable
-from ce.models import BC3E, BCE, Mixture
-from ce.protocol.run import Run, run
-from ce.protocol.starts import SeededStarts
+from ce.models import BCE, Mixture
+from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.local_run import Run, run
 from ce.steps.model import Model
-
-
-def models(k: int) -> dict[str, Model]:
-    """Every model, with schedules short enough to pass through all of their parts in a few iterations."""
-    return {
-        "bce anneal": BCE(k, n_init=2, anneal_iter=3, max_iter=18, tol=0).steps(),
-        "bce newton": BCE(k, n_init=1, init="dirichlet", schedule="newton", max_iter=6, tol=0).steps(),
-        "bce fixed alpha": BCE(k, n_init=1, learn_alpha=False, alpha=0.5, smoothing=0.0, max_iter=5, tol=0).steps(),
-        "mixture": Mixture(k, n_init=2, max_iter=6, tol=0).steps(),
-        "mixture unsmoothed": Mixture(k, n_init=1, smoothing=0.0, max_iter=6, tol=0).steps(),
-        "bc3e joint": BC3E(max_iter=4, tol=0).steps(k),
-        "bc3e factorised": BC3E(posterior="factorised", max_iter=4, tol=0).steps(k),
-        "bc3e diffused": _few_rounds(BC3E(start="diffused", max_iter=3, tol=0).steps(k)),
-    }
-
-
-def _few_rounds(model: Model) -> Model:
-    model.max_iter = 4
-    return model
 
 
 def fit(model: Model, tables: dict[str, LabelTable], classes: tuple[str, ...] = ()) -> Run:
@@ -67,16 +49,6 @@ def assert_same_bits(one: Run, pooled: LabelTable, many: Run, tables: dict[str, 
     for name, table in many.tables().items():
         np.testing.assert_array_equal(table, tables_of_one[name], err_msg=name)
     assert many.outcome.kappa == one.outcome.kappa
-
-
-PROBLEMS = st.builds(
-    problem,
-    st.integers(0, 2**32),
-    k=st.integers(2, 6),
-    clusterings=st.integers(1, 8),
-    missing=st.floats(0, 0.6),
-    classifiers=st.integers(1, 3),
-)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -159,7 +131,7 @@ def test_the_order_of_categories_does_not_matter() -> None:
     for name, model in models(3).items():
         with pytest.MonkeyPatch.context() as patch:
             one = fit(model, {"all": example.table}, example.classes)
-            patch.setattr("ce.protocol.topology._union", lambda claims: next(iter(claims)).categories)
+            patch.setattr("ce.protocol.topology.topology._union", lambda claims: next(iter(claims)).categories)
             other = fit(model, {"all": turned}, example.classes)
         assert one.outcome.paths == other.outcome.paths, name
         for a, b in zip(one.sites.values(), other.sites.values(), strict=True):
@@ -203,8 +175,8 @@ def test_what_leaves_a_site_is_what_the_layout_needs() -> None:
 
 
 def _recorded(model: Model, tables: dict[str, LabelTable], seen: list[dict[str, Any]]) -> Run:
-    from ce.protocol.home import Home
-    from ce.protocol.messages import Answer
+    from ce.protocol.engine.home import Home
+    from ce.protocol.messages.task import Answer
 
     original = Home.add
 

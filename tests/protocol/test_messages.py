@@ -14,20 +14,20 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from problems import TOPOLOGIES, deal, problem
+from support.problems import TOPOLOGIES, deal, problem
 
 from ce.errors import MessageError
 from ce.models import BCE, Mixture
-from ce.protocol.enrolling import enrolment
-from ce.protocol.home import Home
-from ce.protocol.messages import Answer, Array, Piece, Task, array_hash, pieces, task_digest
-from ce.protocol.site import Site
-from ce.protocol.starts import SeededStarts
-from ce.protocol.topology import align
-from ce.protocol.totals import Asked, Totals
-from ce.transport import parts as parts_module
-from ce.transport.parts import CHUNK, LARGEST_FRAME, Collector, pieces_of, to_parts
-from ce.transport.wire import AnswerReader, TaskReader, answer_frames, task_frames
+from ce.protocol.engine.accumulators import Asked, Totals
+from ce.protocol.engine.home import Home
+from ce.protocol.engine.site import Site
+from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.messages.task import Answer, Array, Piece, Task, array_hash, pieces, task_digest
+from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.topology import align
+from ce.transport import array_chunks as parts_module
+from ce.transport.array_chunks import CHUNK, LARGEST_FRAME, Collector, pieces_of, to_parts
+from ce.transport.frames import AnswerReader, TaskReader, answer_frames, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 

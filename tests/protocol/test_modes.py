@@ -10,34 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import TOPOLOGIES, Problem, deal, problem
-from test_layouts import PROBLEMS, models
+from support.problems import TOPOLOGIES, Problem, deal, problem
+from support.runs import PROBLEMS, assert_equal_runs, fit_in_mode, models
 
-from ce.labels import LabelTable
 from ce.models import BCE, Mixture
-from ce.protocol.run import Run, run
-from ce.protocol.starts import SecretStarts, SeededStarts
-from ce.steps.model import Model
-from ce.transport.inprocess import InProcess
+from ce.protocol.engine.starting_parameters import SecretStarts
+from ce.protocol.local_run import run
+from ce.transport.in_process import InProcess
 from ce.transport.loopback import Loopback
-
-
-def fit(model: Model, tables: dict[str, LabelTable], privacy: str, **also: object) -> Run:
-    starts = {site: SeededStarts(3) for site in tables}
-    return run(model, tables, starts, privacy=privacy, **also)  # type: ignore[arg-type]
-
-
-def assert_equal_runs(one: Run, other: Run, tables: dict[str, LabelTable]) -> None:
-    for name in tables:
-        np.testing.assert_array_equal(other.sites[name].memberships(), one.sites[name].memberships())
-        np.testing.assert_array_equal(other.sites[name].unlabelled, one.sites[name].unlabelled)
-    for name, value in one.outcome.globals.items():
-        np.testing.assert_array_equal(other.outcome.globals[name], value, err_msg=name)
-    assert other.outcome.winner == one.outcome.winner
-    assert {s: p.bounds for s, p in other.outcome.paths.items()} == {s: p.bounds for s, p in one.outcome.paths.items()}
-    assert other.outcome.kappa == one.outcome.kappa
-    for name, table in one.tables().items():
-        np.testing.assert_array_equal(other.tables()[name], table, err_msg=name)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -54,9 +34,9 @@ def test_every_mode_gives_the_same_bits(
     tables = {site: table for site, table in tables.items() if model.uses_votes or table.clusterings}
     if model.uses_votes and not any(table.classifiers for table in tables.values()):
         return
-    plain = fit(model, tables, "plain", classes=example.classes)
+    plain = fit_in_mode(model, tables, "plain", classes=example.classes)
     for privacy in ("masked", "blind"):
-        hidden = fit(models(example.k)[name], tables, privacy, classes=example.classes, transport_to=InProcess)
+        hidden = fit_in_mode(models(example.k)[name], tables, privacy, classes=example.classes, transport_to=InProcess)
         assert_equal_runs(plain, hidden, tables)
 
 
@@ -78,5 +58,5 @@ def test_over_grpc_too(topology: str, privacy: str) -> None:
     example = problem(7, k=3, clusterings=6, missing=0.2, n=60)
     tables = deal(example.table, TOPOLOGIES[topology](example.table, 4, np.random.default_rng(7)), lists_all=True)
     model = Mixture(3, n_init=2, max_iter=5, tol=0).steps() if topology == "figure_3" else BCE(3, max_iter=15).steps()
-    plain = fit(model, tables, "plain")
-    assert_equal_runs(plain, fit(model, tables, privacy, transport_to=Loopback), tables)
+    plain = fit_in_mode(model, tables, "plain")
+    assert_equal_runs(plain, fit_in_mode(model, tables, privacy, transport_to=Loopback), tables)

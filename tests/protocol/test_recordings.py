@@ -18,21 +18,21 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from problems import TOPOLOGIES, deal, problem
 from scipy.special import chdtr, chdtrc, erfc
+from support.problems import TOPOLOGIES, deal, problem
 
 import ce.privacy.masks
-import ce.protocol.covering
+import ce.protocol.modes.mask_binding
 from ce.labels import LabelTable
 from ce.models import BC3E, BCE, Mixture
 from ce.privacy.masks import Keystream, Masks
-from ce.protocol.enrolling import enrolment
-from ce.protocol.messages import Answer, Array, Task
-from ce.protocol.run import run
-from ce.protocol.starts import SeededStarts
-from ce.protocol.topology import align
+from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.local_run import run
+from ce.protocol.messages.task import Answer, Array, Task
+from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.topology import align
 from ce.steps.model import Model
-from ce.transport.inprocess import Gather, InProcess, encoded
+from ce.transport.in_process import Gather, InProcess, encoded
 
 #: A test that would fail by chance once in a billion runs does not fail by chance.
 IMPOSSIBLE = 1e-9
@@ -383,7 +383,11 @@ class Uses:
 @pytest.fixture(name="uses")
 def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
     uses = Uses()
-    hide, uncover, context_of = Masks.hide, ce.protocol.covering.uncover, ce.protocol.covering.mask_context
+    hide, uncover, context_of = (
+        Masks.hide,
+        ce.protocol.modes.mask_binding.uncover,
+        ce.protocol.modes.mask_binding.mask_context,
+    )
 
     class Noted(Keystream):
         def __init__(self, key: bytes) -> None:
@@ -407,8 +411,8 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
 
     monkeypatch.setattr(ce.privacy.masks, "Keystream", Noted)
     monkeypatch.setattr(Masks, "hide", noted_hide)
-    monkeypatch.setattr(ce.protocol.covering, "uncover", noted_uncover)
-    monkeypatch.setattr(ce.protocol.covering, "mask_context", noted_context)
+    monkeypatch.setattr(ce.protocol.modes.mask_binding, "uncover", noted_uncover)
+    monkeypatch.setattr(ce.protocol.modes.mask_binding, "mask_context", noted_context)
     return uses
 
 

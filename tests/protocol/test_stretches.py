@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problems import TOPOLOGIES, Problem, deal, problem
-from test_layouts import PROBLEMS, models
-from test_modes import assert_equal_runs, fit
+from support.problems import TOPOLOGIES, Problem, deal, problem
+from support.runs import PROBLEMS, assert_equal_runs, fit_in_mode, models
 
 from ce.models import BCE
-from ce.protocol import objects
-from ce.protocol.home import Home
-from ce.protocol.messages import Task
-from ce.protocol.run import run
-from ce.protocol.starts import SeededStarts
+from ce.protocol.engine import object_state as objects
+from ce.protocol.engine.home import Home
+from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.local_run import run
+from ce.protocol.messages.task import Task
 
 
 @pytest.mark.parametrize("name", models(2))
@@ -35,10 +34,10 @@ def test_the_length_of_a_stretch_changes_no_bit(
     tables = {site: table for site, table in tables.items() if model.uses_votes or table.clusterings}
     if model.uses_votes and not any(table.classifiers for table in tables.values()):
         return
-    whole = fit(model, tables, "plain", classes=example.classes)
+    whole = fit_in_mode(model, tables, "plain", classes=example.classes)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(objects, "STRETCH", stretch)
-        assert_equal_runs(whole, fit(models(example.k)[name], tables, "plain", classes=example.classes), tables)
+        assert_equal_runs(whole, fit_in_mode(models(example.k)[name], tables, "plain", classes=example.classes), tables)
 
 
 def test_starts_that_stop_one_by_one_keep_their_states(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +67,7 @@ def test_what_was_sent_is_not_written_over(name: str, monkeypatch: pytest.Monkey
         return found
 
     monkeypatch.setattr(Home, "tasks", recorded)
-    fit(model, tables, "plain", classes=example.classes)
+    fit_in_mode(model, tables, "plain", classes=example.classes)
     assert len({id(array) for own, array, _ in sent if own.endswith("/message")}) > 3
     for own, array, before in sent:
         np.testing.assert_array_equal(array, before, err_msg=own)

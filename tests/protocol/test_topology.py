@@ -9,10 +9,10 @@ from ce.errors import Refused
 from ce.job import Job
 from ce.labels import Column, LabelTable
 from ce.models import BCE
-from ce.protocol.enrolling import enrolment
-from ce.protocol.run import run
-from ce.protocol.starts import SecretStarts, SeededStarts
-from ce.protocol.topology import Topology, align
+from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts
+from ce.protocol.local_run import run
+from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.topology import Topology, align
 from ce.simulation import simulate
 
 SECRET = "object-that-nobody-may-see"

@@ -13,13 +13,13 @@ import grpc
 import numpy as np
 import pytest
 from grpc._cython import cygrpc
-from problems import TOPOLOGIES, deal, problem
+from support.problems import TOPOLOGIES, deal, problem
 
 import ce
 from ce.errors import MessageError, Refused, RingOverflow
-from ce.protocol.exchange import InMemory, Transport
-from ce.protocol.messages import Answer, Array, Task
-from ce.transport.inprocess import InProcess
+from ce.protocol.messages.task import Answer, Array, Task
+from ce.protocol.messages.transport import InMemory, Transport
+from ce.transport.in_process import InProcess
 from ce.transport.loopback import Loopback
 from ce.transport.tls import Credentials, make_server, open_channel
 

@@ -19,8 +19,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-import ce.privacy.pairs
-import ce_client.ledger
+import ce.privacy.pair_keys
+import ce_client.state.ledger
 from ce.errors import MessageError, RingOverflow
 from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey
@@ -29,12 +29,10 @@ from ce.labels.randomised import randomise
 from ce.models import BCE
 from ce.privacy.derivation import derive, extract, joined, number
 from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, uncover
-from ce.privacy.pairs import EphemeralKey, Sealed, unseal
+from ce.privacy.pair_keys import EphemeralKey, Sealed, unseal
 from ce.privacy.pseudonyms import pseudonyms, tokens
-from ce.protocol.blind import BlindMember, _chained
-from ce.protocol.covering import Binding, Cover, mask_context, object_digests, told
-from ce.protocol.deciding import decode_settled, encode_settled
-from ce.protocol.handshake import (
+from ce.protocol.engine.starting_parameters import SecretStarts, job_key
+from ce.protocol.keys.handshake import (
     Attempt,
     Summary,
     sign_enrolment,
@@ -42,12 +40,14 @@ from ce.protocol.handshake import (
     story,
     summary_of,
 )
-from ce.protocol.messages import Answer, Task, array_hash, task_digest
-from ce.protocol.starts import SecretStarts, job_key
-from ce.protocol.topology import Block, ColumnClaim, Enrolment, SharedColumn, View
+from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
+from ce.protocol.modes.blind_site import BlindMember, _chained
+from ce.protocol.modes.decision_codec import decode_settled, encode_settled
+from ce.protocol.modes.mask_binding import Binding, Cover, mask_context, object_digests, told
+from ce.protocol.topology.topology import Block, ColumnClaim, Enrolment, SharedColumn, View
 from ce.ring import Scale, decode, encode
 from ce.steps.model import Settled, Sizes
-from ce_client.ledger import PURPOSE, Ledger
+from ce_client.state.ledger import PURPOSE, Ledger
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 KNOWN: dict[str, Any] = json.loads((VECTORS / "known_answers.json").read_text(encoding="ascii"))
@@ -100,7 +100,7 @@ def ephemeral(monkeypatch: pytest.MonkeyPatch, private: str) -> EphemeralKey:
     """A key that is not random."""
     given = X25519PrivateKey.from_private_bytes(bytes.fromhex(private))
     with monkeypatch.context() as patch:
-        patch.setattr(ce.privacy.pairs, "X25519PrivateKey", SimpleNamespace(generate=lambda: given))
+        patch.setattr(ce.privacy.pair_keys, "X25519PrivateKey", SimpleNamespace(generate=lambda: given))
         return EphemeralKey()
 
 
@@ -495,7 +495,7 @@ def test_lines_of_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     path = tmp_path / "ledger.jsonl"
     lines = [json.loads(own["line"]) for own in known["lines"]]
     times = iter([*(line["time_s"] for line in lines), float(known["end"]["time_s"])])
-    monkeypatch.setattr(ce_client.ledger, "time", SimpleNamespace(time=lambda: next(times)))
+    monkeypatch.setattr(ce_client.state.ledger, "time", SimpleNamespace(time=lambda: next(times)))
     recorder = Recorder()
     with Ledger(path, lines[0]["site"]) as ledger:
         assert ledger.head.hex() == known["lines"][0]["head_after"]

@@ -13,7 +13,7 @@ import pytest
 from ce.errors import ConfigError, Refused
 from ce.job import Job
 from ce.policy import ENV_PREFIX, Policy, sample_policy
-from ce.settings import reference
+from ce.service.settings import reference
 
 
 def test_the_defaults_are_those_that_are_promised() -> None:

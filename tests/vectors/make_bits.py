@@ -192,7 +192,7 @@ def service() -> Iterator[tuple[str, dict[str, Any]]]:
             stack.callback(_start("ce_client.cli.main", "run", "--config", str(where / site)).kill)
         for model in ("bce", "bc3e"):
             name = f"service-{model}"
-            asked = f'classes = {json.dumps(CLASSES)}' if model == "bc3e" else "clusters = 3\nrestarts = 3"
+            asked = f"classes = {json.dumps(CLASSES)}" if model == "bc3e" else "clusters = 3\nrestarts = 3"
             (where / "job.toml").write_text(
                 f'name = "{name}"\nmodel = "{model}"\nsites = {json.dumps(SITES)}\nprivacy = "masked"\n'
                 f"smoothing = 0.01\n{asked}\n"

@@ -13,14 +13,14 @@ from rich.text import Text
 
 from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table
 from ce.errors import ConfigError, Refused
-from ce_client.attempts import Memory
 from ce_client.cli.options import config_option, read_config
-from ce_client.consents import Consents
-from ce_client.journal import Journal
-from ce_client.lock import is_running
-from ce_client.previews import Previews
-from ce_client.resources import CHECKPOINTS
-from ce_client.state_files import name_of
+from ce_client.daemon.single_instance import is_running
+from ce_client.daemon.site_files import CHECKPOINTS
+from ce_client.state.attempt_history import Memory
+from ce_client.state.consents import Consents
+from ce_client.state.files import name_of
+from ce_client.state.job_index import Journal
+from ce_client.state.previews import Previews
 
 _COLOURS = {"done": "green", "failed": "red", "refused": "red", "cancelled": "yellow", "running": "cyan"}
 

@@ -18,10 +18,10 @@ from rich.text import Text
 from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table, size
 from ce.errors import InputError, UnknownJob
 from ce.identity.certificates import read_certificate
-from ce_client import ledger as ledgers
-from ce_client.chain import NO_LINES
 from ce_client.cli.options import config_option, read_config
-from ce_client.resources import former_certificates
+from ce_client.daemon.site_files import former_certificates
+from ce_client.state import ledger as ledgers
+from ce_client.state.hash_chain import NO_LINES
 
 WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1}
 

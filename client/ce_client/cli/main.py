@@ -8,11 +8,11 @@ import click
 
 from ce import __version__
 from ce.cli.entry import CONTEXT, EXIT_CODES, Commands, add_completion, enter, log_level_option
-from ce.logs import configure
-from ce_client.cli.deciding import allow_roster, approve, decline, preview
+from ce.service.logs import configure
+from ce_client.cli.decisions import allow_roster, approve, decline, preview
 from ce_client.cli.jobs import forget, jobs, show
 from ce_client.cli.ledger import ledger
-from ce_client.cli.running import check, run
+from ce_client.cli.run import check, run
 from ce_client.cli.setup import fingerprint, init, request, trust
 
 

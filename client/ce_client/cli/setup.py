@@ -17,7 +17,7 @@ from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.identity.requests import make_csr
 from ce.policy import sample_policy
-from ce.settings import sample
+from ce.service.settings import sample
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import FILE_NAME, PASSPHRASE_VARIABLE, ClientSettings
 

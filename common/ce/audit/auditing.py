@@ -28,7 +28,7 @@ from ce.audit.views import CoordinatorView, Guesses, HolderView, Question, SiteV
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
-from ce.protocol.exchange import Transport
+from ce.protocol.messages.transport import Transport
 
 #: More objects than this are sampled: attacks on each object do not depend on how many others there are.
 MOST_OBJECTS = 1500

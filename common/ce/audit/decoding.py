@@ -18,9 +18,9 @@ from ce.audit.inverting import inferred_totals
 from ce.audit.meeting import Meeting, Vectors
 from ce.audit.views import NO_IDEA, NOT_ASKED, CoordinatorView, Guess, Guesses, Question, SiteView
 from ce.kernels.special import over_clusters
-from ce.protocol.messages import Array
-from ce.protocol.starts import SeededStarts
-from ce.protocol.topology import SharedColumn, Topology, column_groups
+from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.messages.task import Array
+from ce.protocol.topology.topology import SharedColumn, Topology, column_groups
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.mixture import MixtureSteps, log_or_floor
 from ce.steps.model import Model, stage_of

@@ -18,7 +18,7 @@ from scipy.special import psi
 
 from ce.audit.views import SiteView
 from ce.kernels.special import over_clusters, trigamma
-from ce.protocol.messages import Task
+from ce.protocol.messages.task import Task
 from ce.ring import Reals, decode
 from ce.steps.bce import BCESteps
 from ce.steps.mixture import MixtureSteps

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 
 from ce.job import Job
 from ce.labels import LabelTable
-from ce.models.jobs import model_of
-from ce.protocol.enrolling import enrolment, with_tokens
-from ce.protocol.exchange import Transport
-from ce.protocol.messages import Answer, Step, Task
-from ce.protocol.run import TransportTo, run
-from ce.protocol.starts import SecretStarts, SeededStarts, Starts, job_key
-from ce.protocol.topology import Rows, SharedColumn, Topology, align
+from ce.models.registry import model_of
+from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, Starts, job_key
+from ce.protocol.local_run import TransportTo, run
+from ce.protocol.messages.task import Answer, Step, Task
+from ce.protocol.messages.transport import Transport
+from ce.protocol.topology.enrolment import enrolment, with_tokens
+from ce.protocol.topology.topology import Rows, SharedColumn, Topology, align
 from ce.ring import Reals, Words
 from ce.steps.model import Model
-from ce.transport.inprocess import InProcess
+from ce.transport.in_process import InProcess
 
 #: The first exchanges are kept; of the later ones two in so many.
 _WHOLE = 12

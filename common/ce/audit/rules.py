@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ce.audit.recording import Recording
 from ce.labels import LabelTable
 from ce.policy import Policy
-from ce.protocol.rules import Enrolled, Rules
+from ce.protocol.minimums import Enrolled, Rules
 
 Broken = dict[str, tuple[str, ...]]
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from ce.audit.recording import Exchange, Recording
 from ce.labels import LabelTable
-from ce.protocol.messages import Task
-from ce.protocol.starts import Starts
-from ce.protocol.topology import Block, ColumnGroup, SharedColumn, Topology, column_groups
+from ce.protocol.engine.starting_parameters import Starts
+from ce.protocol.messages.task import Task
+from ce.protocol.topology.topology import Block, ColumnGroup, SharedColumn, Topology, column_groups
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import Model, stage_of
 

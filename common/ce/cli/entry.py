@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ce.errors import CeError
-from ce.logs import LEVELS
+from ce.service.logs import LEVELS
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Result = TypeVar("Result")

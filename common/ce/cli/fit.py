@@ -9,7 +9,7 @@ import click
 
 from ce.cli.options import Options, job_options
 from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary
-from ce.results import write_consensus
+from ce.consensus_file import write_consensus
 from ce.simulation import simulate
 
 

@@ -8,12 +8,12 @@ from typing import NoReturn
 import click
 
 from ce import __version__
-from ce.cli.auditing import audit
+from ce.cli.audit import audit
+from ce.cli.capacity import capacity
 from ce.cli.entry import EXIT_CODES, add_completion, enter
 from ce.cli.fit import fit
-from ce.cli.measure import metrics
-from ce.cli.planning import capacity
-from ce.cli.simulating import simulate
+from ce.cli.metrics import metrics
+from ce.cli.simulate import simulate
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ce.errors import InputError, LabelError
 from ce.labels import Column, LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
-from ce.protocol.home import Progress
-from ce.protocol.starts import SeededStarts
-from ce.protocol.topology import Categories
+from ce.protocol.engine.home import Progress
+from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.topology.topology import Categories
 from ce.ring import Reals
 from ce.steps.bc3e import LARGEST_LOGIT, SMALLEST_VARIANCE, BC3ESteps, DiffusedBC3E
 from ce.steps.model import Model

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, hard_labels, not_negative, one_of, positive
-from ce.models.predicting import infer
-from ce.models.starting import base_start, seeds_start
-from ce.protocol.home import Progress
-from ce.protocol.starts import GivenStarts, SeededStarts, Starts
+from ce.models.prediction import infer
+from ce.models.start_tables import base_start, seeds_start
+from ce.protocol.engine.home import Progress
+from ce.protocol.engine.starting_parameters import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
 from ce.steps.bce import BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR

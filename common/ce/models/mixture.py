@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, hard_labels, not_negative, positive
-from ce.protocol.home import Progress
-from ce.protocol.starts import SeededStarts
+from ce.protocol.engine.home import Progress
+from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.ring import Reals
 from ce.steps.mixture import MixtureSteps
 

@@ -4,10 +4,10 @@ Between each two contributors of a total a keystream (AES-256-CTR) that both can
 adds it, the other subtracts it, modulo 2^64, so that the sum over all contributors is exact. `blind` adds one more
 stream, of a key that all contributors of the total share: the sum itself is random to whoever adds.
 
-The key of a stream is HKDF-SHA256(pair or set key, context); the context binds all that the contributors must agree on
-(`ce.protocol.covering`), the round among it, so no two arrays ever have the same stream. As a second lock a `Masks`
-object, which lives and dies with the ephemeral keys, goes only forward: a round once left, or an array once masked in
-a round, is refused.
+The key of a stream is HKDF-SHA256(pair or set key, context). The context binds all that the contributors must agree on,
+the round among it (`ce.protocol.modes.mask_binding`), so no two arrays ever have the same stream. A `Masks` object,
+which lives as long as the ephemeral keys, checks that too: it refuses a round lower than the last one, and an array
+that was already masked in a round.
 """
 
 from __future__ import annotations

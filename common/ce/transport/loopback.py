@@ -22,8 +22,8 @@ from ce.errors import MessageError, Unreachable
 from ce.identity.authority import Authority
 from ce.identity.keys import make_key, pem
 from ce.identity.names import Identity
-from ce.protocol.messages import Answer, Task
-from ce.transport.inprocess import Endpoint, Gather, Handler, encoded
+from ce.protocol.messages.task import Answer, Task
+from ce.transport.in_process import Endpoint, Gather, Handler, encoded
 from ce.transport.tls import Credentials, make_server, open_channel
 from ce_proto.v1 import site_pb2 as pb
 from ce_proto.v1 import site_pb2_grpc

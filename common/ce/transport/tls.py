@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from ce.identity.credentials import Papers
 from ce.identity.keys import pem
 from ce.identity.names import COORDINATOR_SERVER_NAME
-from ce.identity.papers import Papers
-from ce.transport.parts import LARGEST_FRAME
+from ce.transport.array_chunks import LARGEST_FRAME
 
 #: A silent peer is asked for a sign of life this often, and given up after the timeout: a cut link is noticed within
 #: three seconds. To give up a stream costs little: the next one goes on where it was.

@@ -15,11 +15,11 @@ from ce.cli.output import ago, fact_table, format_option, list_table, say, show_
 from ce.errors import InputError
 from ce.identity.files import make_directory, rewrite
 from ce.job import Job
-from ce_coordinator.cli.calling import call
+from ce_coordinator.cli.operator_call import call
 from ce_coordinator.cli.options import config_option, next_command, read_config
 from ce_coordinator.cli.picture import progress, state_text
 from ce_coordinator.cli.plain import plain
-from ce_coordinator.cli.watching import watch_to_the_end
+from ce_coordinator.cli.watch import watch_to_the_end
 from ce_proto.v1 import operator_pb2 as pb
 
 

@@ -8,11 +8,11 @@ import click
 
 from ce import __version__
 from ce.cli.entry import CONTEXT, EXIT_CODES, Commands, add_completion, enter, log_level_option
-from ce.logs import configure
+from ce.service.logs import configure
 from ce_coordinator.cli.jobs import cancel, drain, list_, result, show, sites, submit
-from ce_coordinator.cli.serving import check, serve
+from ce_coordinator.cli.serve import check, serve
 from ce_coordinator.cli.setup import init, renew, sign
-from ce_coordinator.cli.watching import watch
+from ce_coordinator.cli.watch import watch
 
 
 @click.group(cls=Commands, epilog=EXIT_CODES, context_settings=CONTEXT)

@@ -19,7 +19,7 @@ from ce.identity.files import make_directory, rewrite, write_new
 from ce.identity.keys import make_key, read_key, replace_key, write_key
 from ce.identity.names import Identity, Role
 from ce.identity.requests import read_csr
-from ce.settings import check_address, sample
+from ce.service.settings import check_address, sample
 from ce_coordinator.cli.options import config_option, read_config
 from ce_coordinator.config import (
     AUTHORITY_PASSPHRASE_VARIABLE,

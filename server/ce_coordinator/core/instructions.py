@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ce.errors import CeError
-from ce.transport.wire import Frame
-from ce_coordinator.store.records import JobRecord, SiteRecord
+from ce.transport.frames import Frame
+from ce_coordinator.core.records import JobRecord, SiteRecord
 
 Session = int
 """One stream of one site; a site that connects again gets another number."""

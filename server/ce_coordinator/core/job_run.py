@@ -15,15 +15,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ce.checkpoints import KEPT as MOST_KEPT
-from ce.checkpoints import Checkpoints, Label
 from ce.errors import CeError, InputError, JobFailed, LimitReached, MessageError, Refused
 from ce.job import Job
-from ce.models.jobs import model_without_labels
-from ce.protocol.handshake import Attempt
-from ce.protocol.home import Progress
-from ce.transport.wire import Frame, one_line
-from ce_coordinator.core.gathering import Gathering
+from ce.models.registry import model_without_labels
+from ce.protocol.engine.home import Progress
+from ce.protocol.keys.handshake import Attempt
+from ce.service.checkpoints import KEPT as MOST_KEPT
+from ce.service.checkpoints import Checkpoints, Label
+from ce.transport.frames import Frame, one_line
+from ce_coordinator.core.attempt_rounds import Aligned, NextRound, Rounds, align_all
+from ce_coordinator.core.attempt_setup import Gathering
+from ce_coordinator.core.checkpoint_schedule import Keeping, Pace
 from ce_coordinator.core.instructions import (
     AWAY,
     Changed,
@@ -36,11 +38,9 @@ from ce_coordinator.core.instructions import (
     Send,
     Session,
 )
-from ce_coordinator.core.keeping import Keeping, Pace
 from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.records import JobRecord, JobState
 from ce_coordinator.core.report import operator_report
-from ce_coordinator.core.rounds import Aligned, NextRound, Rounds, align_all
-from ce_coordinator.store.records import JobRecord, JobState
 from ce_proto.v1 import site_pb2 as pb
 
 #: A site that sends what it should not is cut off and may try again; the job fails when it does so this often.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ce.errors import ConfigError
-from ce.settings import setting
+from ce.service.settings import setting
 
 
 @dataclass(frozen=True)

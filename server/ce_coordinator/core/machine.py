@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ce.checkpoints import Checkpoints, MemoryCheckpoints
 from ce.errors import (
     AlreadyExists,
     CeError,
@@ -31,8 +30,10 @@ from ce.errors import (
 )
 from ce.identity.names import check_name
 from ce.job import Job
-from ce.models.jobs import model_without_labels
-from ce.transport.wire import MOST_HELD, PROTOCOL
+from ce.models.registry import model_without_labels
+from ce.service.checkpoints import Checkpoints, MemoryCheckpoints
+from ce.transport.frames import MOST_HELD, PROTOCOL
+from ce_coordinator.core.checkpoint_schedule import Keeping
 from ce_coordinator.core.instructions import (
     Close,
     Instruction,
@@ -44,9 +45,8 @@ from ce_coordinator.core.instructions import (
     Session,
 )
 from ce_coordinator.core.job_run import JobRun, Setting, ended_frame, left_behind_frame
-from ce_coordinator.core.keeping import Keeping
 from ce_coordinator.core.limits import Limits
-from ce_coordinator.store.records import JobRecord, SiteRecord
+from ce_coordinator.core.records import JobRecord, SiteRecord
 from ce_proto.v1 import site_pb2 as pb
 
 #: When a site was last seen is written down so often.

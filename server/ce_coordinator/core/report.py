@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ce.job import Job
-from ce.protocol.home import Outcome
-from ce.protocol.topology import Topology
+from ce.protocol.engine.home import Outcome
+from ce.protocol.topology.topology import Topology
 from ce.ring import Reals
 
 _GLOBALS = {"bce": ("alpha",), "mixture": ("weights",), "bc3e": ("mu", "sigma2", "delta2")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ce.errors import InputError, JobFailed
-from ce_coordinator.store.records import JobRecord, SiteRecord
+from ce_coordinator.core.records import JobRecord, SiteRecord
 
 
 class StoreFailed(JobFailed):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from threading import Lock
 
+from ce_coordinator.core.records import JobRecord, SiteRecord
 from ce_coordinator.store.interface import StoreFailed, TokenTaken
-from ce_coordinator.store.records import JobRecord, SiteRecord
 
 
 class MemoryStore:

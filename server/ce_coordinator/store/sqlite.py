@@ -17,8 +17,8 @@ from threading import Lock
 from typing import Any
 
 from ce.errors import ConfigError
+from ce_coordinator.core.records import JobRecord, SiteRecord
 from ce_coordinator.store.interface import StoreFailed, TokenTaken
-from ce_coordinator.store.records import JobRecord, SiteRecord
 
 #: "ceco": how our files differ from other databases.
 APPLICATION_ID = 0x6365636F

@@ -1,0 +1,198 @@
+"""ce-client run and check: the daemon, and whether it could take part."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+
+from ce.cli.check import Checks, check_writable
+from ce.cli.entry import daemon_level, daemon_options, run_async
+from ce.cli.output import format_option
+from ce.errors import ConfigError, InputError
+from ce.identity.peers import Peers
+from ce.labels.randomised import epsilons
+from ce.policy import Policy
+from ce.service.allocator import give_back_large_arrays
+from ce.service.logs import configure, relay_native_stderr
+from ce_client.cli.options import config_option, read_config
+from ce_client.config import ClientSettings
+from ce_client.daemon.single_instance import WAKE, sole_daemon
+from ce_client.daemon.site_files import Resources, read_labels
+from ce_client.state.ledger import FILE_NAME as LEDGER
+from ce_client.state.ledger import verify
+
+#: A certificate that ends sooner than this is worth a word.
+RENEW = timedelta(days=30)
+_CLOCK_SLACK_S = 60.0
+
+
+@click.command(short_help="Run this site's daemon until it is told to stop.")
+@config_option
+@daemon_options
+def run(config: Path, log_level: str | None, format_: str | None) -> None:
+    """Run this site's daemon until it is told to stop (SIGTERM, Ctrl-C).
+
+    It dials the coordinator, and again whenever the connection breaks. Nobody can connect to it, unless `metrics` lets
+    somebody watch it. Labels, policy and peers are read anew for every job.
+
+    \b
+    Examples:
+      ce-client run --config /srv/ce-site
+      ce-client run --config /srv/ce-site --format json --log-level debug
+      CE_CLIENT_KEY_PASSPHRASE=... ce-client run --config /srv/ce-site
+    """
+    settings = read_config(config)
+    configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    give_back_large_arrays()
+    _use_proxy(settings)
+    resources = Resources.open(settings)
+    # Better now than when a job asks for them.
+    resources.policy()
+    resources.peers()
+    check_writable(settings.results)
+    with sole_daemon(settings.state), relay_native_stderr():
+        busy = asyncio.run(_run(resources))
+    sys.stdout.flush()
+    if busy:
+        # A computation may take minutes yet, and what it computes has nowhere to go.
+        os._exit(0)
+
+
+async def _run(resources: Resources) -> bool:
+    from ce_client.daemon.daemon import Daemon
+
+    daemon = Daemon(resources)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop)
+    loop.add_signal_handler(WAKE, daemon.reconsider)
+    await daemon.run()
+    # The loop takes its handlers with it, and the signal would end a process that has only to write its last lines.
+    loop.remove_signal_handler(WAKE)
+    signal.signal(WAKE, signal.SIG_IGN)
+    return daemon.busy
+
+
+@click.command(short_help="See whether this site could take part in a job.")
+@config_option
+@format_option
+def check(config: Path, format_: str) -> None:
+    """See whether this site could take part in a job: one line for each thing, ok or what to do.
+
+    Ends with the exit code of the first thing that is not as it should be. Changes nothing, and does not disturb a
+    daemon that is running.
+
+    \b
+    Examples:
+      ce-client check --config /srv/ce-site
+      ce-client check --config /srv/ce-site --format json
+    """
+    checks = Checks()
+    settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
+    if settings is not None:
+        _check_all(settings, checks)
+    checks.finish(format_)
+
+
+def _check_all(settings: ClientSettings, checks: Checks) -> None:
+    resources = checks.run(
+        "certificate", lambda: Resources.open(settings), f"of site {settings.name}; key and ca.pem go with it"
+    )
+    if resources is not None:
+        checks.run("expiry", lambda: _not_soon(resources), "more than 30 days left")
+    policy = checks.run("policy", lambda: Policy.read(settings.policy), None)
+    if policy is not None:
+        privacy, least = policy.weakest_privacy, policy.min_sites
+        checks.note("policy", f'sends sums as "{privacy}" or better, in jobs of {least} sites or more')
+        checks.note("rules", _rules(policy))
+    peers = checks.run("peers", lambda: _some_peers(settings.peers), None)
+    if peers is not None:
+        checks.note("peers", f"trusts {', '.join(peers.pins)}")
+    table = checks.run("labels", lambda: read_labels(settings.labels), None)
+    if table is not None:
+        checks.note(
+            "labels",
+            f"{table.n_objects:,} objects, {len(table.clusterings)} clusterings, {len(table.classifiers)} classifiers",
+        )
+    if policy is not None and policy.randomise and table is not None:
+        found = checks.run("randomise", lambda: epsilons(table, policy.randomise), None)
+        if found is not None:
+            listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.items())
+            checks.note(
+                "randomise", f"each label is replaced with probability {policy.randomise:g}: epsilon {listed} per draw"
+            )
+    for name, directory in (("results", settings.results), ("state", settings.state)):
+        checks.run(name, lambda directory=directory: check_writable(directory), f"{directory} can be written")  # type: ignore[misc]
+    if not (settings.state / LEDGER).exists():
+        checks.note("ledger", "nothing has left this site yet")
+    elif resources is not None:
+        recorded = checks.run("ledger", lambda: _verified(settings.state / LEDGER, resources), None)
+        if recorded is not None:
+            checks.note("ledger", recorded)
+    if resources is not None:
+        _use_proxy(settings)
+        apart = checks.run("coordinator", lambda: run_async(_call(resources)), None)
+        if apart is not None:
+            checks.note("coordinator", f"{settings.coordinator} lets this site in")
+            checks.run("clock", lambda: _near(apart), "agrees with the coordinator's")
+
+
+def _rules(policy: Policy) -> str:
+    minimums = ("min_sites", "min_objects", "min_foreign_columns", "min_classifiers", "min_cluster")
+    asked = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
+    below = "is left out" if policy.below_minimum == "exclude" else "makes this site refuse"
+    begins = "by itself" if policy.consent == "auto" else "when it is approved here"
+    return f"{asked}; what is below {below}; a job begins {begins}"
+
+
+def _verified(path: Path, resources: Resources) -> str:
+    found = verify(path, *resources.signers)
+    if not found.ok:
+        raise InputError(f"{path}, {found.sentence}")
+    return found.sentence
+
+
+def _some_peers(path: Path) -> Peers:
+    peers = Peers.read(path)
+    if not peers.pins:
+        raise ConfigError(
+            "no other site is trusted yet, so no job with another site can begin: exchange fingerprints by telephone, "
+            "then ce-client trust NAME SHA256:..."
+        )
+    return peers
+
+
+async def _call(resources: Resources) -> float:
+    """Say Hello to the coordinator, and goodbye. How far ahead its clock is, in seconds."""
+    from ce_client.daemon.connection import greet
+
+    return await greet(resources) - time.time()
+
+
+def _near(apart: float) -> None:
+    if abs(apart) > _CLOCK_SLACK_S:
+        which = "behind" if apart > 0 else "ahead of"
+        raise ConfigError(
+            f"this machine's clock is {abs(apart):,.0f} s {which} the coordinator's: set the wrong one (NTP), or "
+            "certificates may seem invalid"
+        )
+
+
+def _not_soon(resources: Resources) -> None:
+    left = resources.certificate.not_valid_after_utc - datetime.now(UTC)
+    if left < RENEW:
+        raise ConfigError(
+            f"the certificate ends in {left.days} days: ask the operator to sign the request (ce-client request) again"
+        )
+
+
+def _use_proxy(settings: ClientSettings) -> None:
+    if settings.proxy:
+        os.environ["grpc_proxy"] = settings.proxy  # noqa: SIM112 (the name that gRPC reads)

@@ -1,0 +1,1 @@
+"""The daemon of a site: its connection, its jobs, its files."""

@@ -1,0 +1,1 @@
+"""What a site writes down: jobs, attempts, consents, rosters, the ledger, results."""

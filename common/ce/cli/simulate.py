@@ -1,0 +1,64 @@
+"""ce simulate: a job over several sites, each with its own labels, on this machine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ce.cli.options import Options, job_options
+from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary
+from ce.consensus_file import write_consensus
+from ce.job import PRIVACY
+from ce.simulation import simulate as simulate_job
+from ce.splits import split as split_table
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option("--split", metavar="HOW", help="Split one file: rows:4, columns:4 or blocks:6.")
+@click.option("--privacy", type=click.Choice(PRIVACY), help="Who may see sums; default masked.")
+@click.option(
+    "--policy", type=click.Path(path_type=Path), metavar="FILE", help="Rules (policy.toml) that each site obeys."
+)
+@click.option("--transport", type=click.Choice(["inprocess", "grpc"]), default="inprocess", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="One consensus file per site goes here.")
+@job_options
+def simulate(
+    files: tuple[Path, ...],
+    split: str | None,
+    privacy: str | None,
+    policy: Path | None,
+    transport: str,
+    out: Path | None,
+    **given: Any,
+) -> None:
+    """Run a job over several sites: one file each, named by the file, or one file split.
+
+    \b
+    Examples:
+      ce simulate north.csv east.csv south.csv --clusters 5 --out results
+      ce simulate labels.csv --split rows:4 --clusters 5 --privacy blind --out results
+      ce simulate labels.csv --split blocks:6 --clusters 5 --truth truth.csv --format json
+    """
+    options = Options(**given)
+    if split is not None and not re.fullmatch(r"(rows|columns|blocks):[1-9][0-9]{0,8}", split):
+        raise click.UsageError("--split is rows:N, columns:N or blocks:N")
+    if split is None:
+        tables = options.read_sites(files)
+    elif len(files) == 1:
+        tables = split_table(options.read(files[0]), split, options.seed)
+    else:
+        raise click.UsageError("--split takes one file; without it each file is a site")
+    job = options.job("simulation", tuple(tables))
+    truth = options.read_truth()
+    written = {} if out is None else {name: out / f"{name}.csv" for name in tables}
+    check_outputs(list(written.values()), [*files, options.truth])
+    with progress_bar() as on_progress:
+        result = simulate_job(job, tables, privacy=privacy, policy=policy, transport=transport, on_progress=on_progress)
+    for name, path in written.items():
+        site = result.sites[name]
+        write_consensus(path, site.ids, site.labels, site.memberships, result.classes)
+    show(summary(result, Consensus.of(result, tables), truth), options.format_, list(written.values()))

@@ -1,0 +1,62 @@
+"""Keys between pairs of sites: ephemeral X25519 keys, made for one job and epoch and kept in memory only.
+
+Whoever relays the public keys learns nothing from them; that they belong to the sites is shown by signatures and pins
+(`ce.protocol.keys.handshake`).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+from ce.errors import MessageError
+from ce.privacy.derivation import derive, joined
+
+PUBLIC_KEY_SIZE = 32
+NONCE_SIZE = 12
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """A few bytes that only one other site can open."""
+
+    nonce: bytes = field(repr=False)
+    ciphertext: bytes = field(repr=False)
+
+
+class EphemeralKey:
+    """One site's key for one job and epoch."""
+
+    def __init__(self) -> None:
+        self._private = X25519PrivateKey.generate()
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def pair_key(self, peer_public: bytes, *context: bytes) -> bytes:
+        """The key that this site and the owner of `peer_public` share, bound to `context`."""
+        if len(peer_public) != PUBLIC_KEY_SIZE:
+            raise MessageError("public_key: not 32 bytes")
+        try:
+            shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
+        except ValueError as error:  # a point of small order: anybody could know the shared secret
+            raise MessageError("public_key: not usable") from error
+        return derive(shared, b"ce pair key 1", *sorted((self.public, peer_public)), *context)
+
+
+def seal(key: bytes, content: bytes, *context: bytes) -> Sealed:
+    """Encrypt under a pair key; opens only with the same context."""
+    nonce = os.urandom(NONCE_SIZE)
+    return Sealed(nonce, ChaCha20Poly1305(key).encrypt(nonce, content, joined(*context)))
+
+
+def unseal(key: bytes, sealed: Sealed, *context: bytes) -> bytes:
+    """Decrypt, or a MessageError: not from that peer, or not meant for this."""
+    if len(sealed.nonce) != NONCE_SIZE:
+        raise MessageError("nonce: not 12 bytes")
+    try:
+        return ChaCha20Poly1305(key).decrypt(sealed.nonce, sealed.ciphertext, joined(*context))
+    except InvalidTag as error:
+        raise MessageError("ciphertext: was not sealed for this site, job and epoch by that peer") from error

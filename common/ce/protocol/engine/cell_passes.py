@@ -1,0 +1,247 @@
+"""A site's labels, cut into tiles, and the passes of the cell step over them.
+
+The only place of the engine that reads labels. A site's objects fall into two segments: those that it alone holds, and
+those of its shared blocks, one after the other. In the private segment equal rows of labels become one row with a
+weight: weights multiply integers, so nothing else can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.kernels.cells import ColumnCells, TileCells, tiles
+from ce.labels import Column, LabelTable, equal_rows
+from ce.protocol.topology.topology import Block, Categories, Rows, SharedColumn, View
+from ce.ring import Reals, Scale, Words, encode
+from ce.steps.model import Model
+
+#: Doubles per (starts, k, tile) array: a handful of such arrays should fit in a core's own cache.
+_TILE_ENTRIES = 32768
+_NARROWEST_TILE = 64
+
+Tables = Mapping[int, Reals]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some objects of a segment, and their labels in each clustering that has any there."""
+
+    objects: slice
+    columns: tuple[int, ...]
+    cells: TileCells
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Objects as this site holds them: `entries` are what arrays are indexed by, `rows` all that they stand for."""
+
+    rows: Rows  # of the site's table; private objects without a label are in none
+    entries: Rows  # of the site's table: one per distinct row in the private segment, all in the shared one
+    inverse: Rows  # from rows to entries
+    weights: Words | None  # how many rows each entry stands for; None: one each
+    blocks: dict[int, slice]  # of the entries, by block
+    tiles: list[Tile]
+
+    @property
+    def width(self) -> int:
+        return len(self.entries)
+
+
+class Holdings:
+    """All that a site holds in one job."""
+
+    def __init__(
+        self,
+        table: LabelTable,
+        topology: View,
+        rows: Mapping[int, Rows],
+        model: Model,
+        *,
+        classes: Categories,
+        given: Mapping[str, Reals],
+        threads: int,
+    ) -> None:
+        used = table.columns if model.uses_votes else table.clusterings
+        held = {column.name: column for column in used}
+        self.clusterings: list[SharedColumn] = list(topology.clusterings)
+        self._labels = {c.index: held[c.name].recode(c.categories) for c in self.clusterings}
+        self._votes = [held[c.name].recode(classes) for c in topology.classifiers] if model.uses_votes else []
+        self._observed = {c.index: held[c.name].observed for c in topology.columns}
+        self._topology = topology
+        self._given = given
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        width = max(_TILE_ENTRIES // (model.n_starts * model.k), _NARROWEST_TILE)
+        blocks = [topology.blocks[index] for index in sorted(rows)]
+        self.private = self._hold([b for b in blocks if not b.shared], rows, width)
+        self.shared = self._hold([b for b in blocks if b.shared], rows, width)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    # What is known before the first iteration.
+
+    def label_counts(self, segment: Segment) -> Words:
+        """(entries,) how many cluster labels each object has here."""
+        return _count(self._labels.values(), segment)
+
+    def hidden_counts(self, segment: Segment) -> Words:
+        """(entries,) ... in columns that nobody else holds, so that nobody else knows their tables."""
+        return _count((self._labels[c.index] for c in self.clusterings if not c.shared), segment)
+
+    def ballots(self, segment: Segment) -> Words:
+        """(entries,) how many votes each object has here."""
+        return _count(self._votes, segment)
+
+    def votes(self, segment: Segment, k: int, scale: Scale) -> Words:
+        """(k, entries) the sum of the classifiers' votes, hard or soft, rounded per vote."""
+        total = np.zeros((k, segment.width), dtype=np.int64)
+        for column in self._votes:
+            total += encode(_ballots(column, segment.entries), scale, "votes")
+        return total
+
+    def _labelled(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which objects have a label or vote here."""
+        mask = np.zeros(len(rows), dtype=bool)
+        for column in (*self._labels.values(), *self._votes):
+            mask |= column.observed[rows]
+        return mask
+
+    def claims(self, block: int) -> dict[int, Words]:
+        """Per contested column of a shared block: which objects have a label here."""
+        objects = self.shared.entries[self.shared.blocks[block]]
+        return {
+            column.index: self._observed[column.index][objects].astype(np.int64)
+            for column in self._topology.contested(self._topology.blocks[block])
+            if column.index in self._observed
+        }
+
+    def given(self, segment: Segment) -> dict[str, Reals]:
+        """The segment's part of a start that the user gave."""
+        return {name: np.ascontiguousarray(array[..., segment.entries]) for name, array in self._given.items()}
+
+    # Passes over the cells of a segment. Column sums are added into `sums`.
+
+    def pass_once(
+        self,
+        model: Model,
+        scales: Mapping[str, Scale],
+        segment: Segment,
+        message: Reals,
+        tables: Tables,
+        sums: Mapping[int, Words],
+    ) -> tuple[Words, Words]:
+        """One-phase models: object sums (starts, k, entries) and the cells' share of the bound (starts,)."""
+        objects = np.empty(message.shape, dtype=np.int64)
+        bound = np.zeros(message.shape[0], dtype=np.int64)
+
+        def work(tile: Tile) -> tuple[list[Words], Words]:
+            part = np.ascontiguousarray(message[:, :, tile.objects])
+            result = model.cells(part, [tables[c] for c in tile.columns], tile.cells, scales)
+            objects[:, :, tile.objects] = result.objects
+            return result.columns, result.bound
+
+        for tile, (columns, share) in self._over(segment.tiles, work):
+            bound += share
+            _add(sums, tile, columns)
+        return objects, bound
+
+    def first_pass(
+        self, model: Model, scales: Mapping[str, Scale], segment: Segment, tables: Tables, starts: int
+    ) -> Words:
+        """Two-phase models: object sums (starts, k, entries)."""
+        objects = np.zeros((starts, model.k, segment.width), dtype=np.int64)
+
+        def work(tile: Tile) -> None:
+            if tile.columns:
+                width = tile.objects.stop - tile.objects.start
+                objects[:, :, tile.objects] = model.object_sums(
+                    [tables[c] for c in tile.columns], tile.cells, width, scales
+                )
+
+        for _ in self._over(segment.tiles, work):
+            pass
+        return objects
+
+    def second_pass(
+        self,
+        model: Model,
+        scales: Mapping[str, Scale],
+        segment: Segment,
+        message: Reals,
+        sums: Mapping[int, Words],
+    ) -> None:
+        """Two-phase models: column sums from the new message."""
+
+        def work(tile: Tile) -> list[Words]:
+            return model.column_sums(np.ascontiguousarray(message[:, :, tile.objects]), tile.cells, scales)
+
+        for tile, columns in self._over(segment.tiles, work):
+            _add(sums, tile, columns)
+
+    def _over(self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]) -> Iterable[tuple[Tile, Result]]:
+        results = map(work, tiles_) if self._pool is None else self._pool.map(work, tiles_)
+        return zip(tiles_, results, strict=True)
+
+    def _hold(self, blocks: Sequence[Block], rows: Mapping[int, Rows], width: int) -> Segment:
+        own: Rows = np.concatenate([rows[block.index] for block in blocks] or [np.arange(0)])
+        entries, inverse, weights = own, np.arange(len(own)), None
+        ends = np.cumsum([block.size for block in blocks], dtype=int).tolist()
+        slices = {b.index: slice(end - b.size, end) for b, end in zip(blocks, ends, strict=True)}
+        # A site has at most one private block, since a block is all objects with the same holders.
+        if len(blocks) == 1 and not blocks[0].shared:
+            own = own[self._labelled(own)]
+            parts: list[NDArray[Any]] = [_as_rows(column)[own] for column in (*self._labels.values(), *self._votes)]
+            parts += [array.reshape(-1, array.shape[-1]).T[own] for array in self._given.values()] or [
+                np.zeros((len(own), 1))
+            ]
+            first, inverse, weights = equal_rows(parts)
+            entries = own[first]
+            slices = {blocks[0].index: slice(0, len(entries))}
+            if len(entries) == len(own):
+                weights = None
+        pieces = []
+        for objects in tiles(len(entries), width):
+            inside = entries[objects]
+            present = tuple(c for c, column in self._labels.items() if column.observed[inside].any())
+            weight = None if weights is None else weights[objects]
+            cells = [ColumnCells.of(self._labels[c], inside, weight) for c in present]
+            pieces.append(Tile(objects, present, TileCells.of(cells, width)))
+        return Segment(own, entries, inverse, weights, slices, pieces)
+
+
+def _count(columns: Iterable[Column], segment: Segment) -> Words:
+    counts = np.zeros(segment.width, dtype=np.int64)
+    for column in columns:
+        counts += column.observed[segment.entries]
+    return counts
+
+
+def _add(sums: Mapping[int, Words], tile: Tile, columns: list[Words]) -> None:
+    for c, counts in zip(tile.columns, columns, strict=True):
+        np.add(sums[c], counts, out=sums[c])
+
+
+def _ballots(column: Column, rows: Rows) -> Reals:
+    """(classes, rows) a classifier's votes: one for its class, or its probabilities; zero where it is silent."""
+    if column.probabilities is not None:
+        return np.ascontiguousarray(np.nan_to_num(column.probabilities[rows], nan=0.0).T)
+    assert column.codes is not None
+    classes = np.arange(len(column.categories))
+    ballots: Reals = (column.codes[rows] == classes[:, None]).astype(np.float64)
+    return ballots
+
+
+def _as_rows(column: Column) -> NDArray[Any]:
+    """(n, width) the column's labels, such that equal rows mean equal labels."""
+    if column.probabilities is not None:
+        return column.probabilities
+    assert column.codes is not None
+    return column.codes[:, None]

@@ -1,0 +1,195 @@
+"""The object side of one block, wherever it is at home: at its only site, or at the home of a shared block.
+
+Holds the objects' state, runs the object step on totals, and forms the block's shares of the global totals. The same
+code at both places, so that the place cannot matter. Objects are gone over in stretches: no object's numbers depend on
+its neighbours, and what is needed in between then stays in the cache, and small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.errors import MessageError
+from ce.protocol.engine.snapshots import Snapshot, by_number, numbered
+from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
+from ce.steps.agreement import agreement
+from ce.steps.model import Model, Opening, State
+
+#: Numbers of one array that are worked on at a time.
+STRETCH = 2**16
+
+
+def select(state: State, starts: NDArray[np.intp]) -> State:
+    """The same state for some of its starts."""
+    return {name: array[starts] for name, array in state.items()}
+
+
+class ObjectBlock:
+    """State of a block's objects, for all starts that still run."""
+
+    def __init__(self, opening: Opening, weights: Words | None) -> None:
+        self.opening = opening
+        self.weights = weights
+        self._stopped: dict[int, State] = {}
+        self._stepped = False  # the state was made by a step, and nobody else has it
+        self._sent: Reals | None = None  # the last message: it may still be on its way to a site
+        self._on_trial = False  # the step of this iteration may be taken back in the next
+
+    def begin(self, model: Model, scales: Mapping[str, Scale], globals_: State, before: State | None) -> None:
+        """Start a stage; `before` is the result of the preceding one."""
+        self._model = model
+        self._scales = scales
+        self._stopped = {}
+        self._stepped = False
+        self.state = model.start_objects(self.opening, globals_, before)
+        self.opening = replace(self.opening, given={})  # of the beginning, and of no use after it
+        self._accepted: Words | None = None
+        self._sums: Words | None = None
+        self._labels = self._hard_labels()
+        self._moved = np.zeros_like(self._labels)
+
+    def snapshot(self) -> Snapshot:
+        return {
+            "state": self.state,
+            "accepted": self._accepted,
+            "sums": self._sums,
+            "on_trial": self._on_trial,
+            "labels": self._labels,
+            "moved": self._moved,
+            "stopped": numbered(self._stopped),
+        }
+
+    def restore(self, model: Model, scales: Mapping[str, Scale], kept: Snapshot) -> None:
+        """Go on in the middle of a stage."""
+        self._model = model
+        self._scales = scales
+        self.state, self._accepted, self._sums = kept["state"], kept["accepted"], kept["sums"]
+        self._on_trial = kept["on_trial"]
+        self._labels, self._moved, self._stopped = kept["labels"], kept["moved"], by_number(kept["stopped"])
+
+    @property
+    def message(self) -> Reals:
+        self._sent = self._model.message(self.state)
+        return self._sent
+
+    def receive(self, sums: Words, globals_: State) -> None:
+        """Take the block's total of object sums. Two-phase models run their object step at once."""
+        self._sums = sums
+        if self._model.phases == 2:
+            self._step(sums, globals_)
+
+    def shares(self, globals_: State, iteration: int) -> dict[str, Words]:
+        """The block's part of every global total, the bound and the number of objects whose label moved."""
+        assert self._sums is not None
+        self._on_trial = self._model.takes_trial_steps(iteration)
+        if not self._sums.shape[-1]:
+            shapes = {**self._model.share_shapes(iteration), "bound": (), "moved": ()}
+            return {name: np.zeros((len(self._sums), *shape), dtype=np.int64) for name, shape in shapes.items()}
+        totals: dict[str, Words] = {}
+        for own in self._stretches():
+            sums = decode(self._sums[..., own], self._scales["objects"])
+            terms = self._model.shares(_part(self.state, own), sums, self._opening(own), globals_, iteration)
+            for name, reals in terms.items():
+                words = encode(reals, self._scales["object_bound" if name == "bound" else name], name)
+                total = weighted_total(words, self._weights(own))
+                totals[name] = totals[name] + total if name in totals else total
+        totals["moved"] = weighted_total(self._moved.astype(np.int64), self.weights)
+        return totals
+
+    def agreement(self, sums: Words) -> Words:
+        """(starts, k*k): the block's objects by what their clusterings say, given as sums, and what their votes say."""
+        total: Words = np.zeros((len(sums), self._model.k**2), dtype=np.int64)
+        for own in self._stretches(self._model.k):
+            seen = agreement(decode(sums[..., own], self._scales["objects"]), self._opening(own))
+            total += weighted_total(seen.astype(np.int64), self._weights(own))
+        return total
+
+    def update(self, kept: NDArray[np.intp], retry: NDArray[np.bool_], globals_: State) -> None:
+        """One-phase models: the object step for the starts `kept`; those of `retry` go back to their last sums."""
+        self.keep(kept)
+        assert self._sums is not None
+        if retry.any():
+            if self._accepted is None:
+                raise MessageError("retry: no step was taken that could be taken back")
+            self._sums = np.where(retry[:, None, None], self._accepted, self._sums)
+        self._accepted = self._sums if self._on_trial else None
+        self._step(self._sums, globals_)
+        self._sums = None
+
+    def keep(self, kept: NDArray[np.intp]) -> None:
+        """Go on with some of the starts only."""
+        if len(kept) == len(self._labels):
+            return
+        # Those that have just stopped hold on to the arrays of all.
+        for own in self._stopped.values():
+            own |= {name: array.copy() for name, array in own.items() if array.base is not None}
+        self.state = select(self.state, kept)
+        self._labels = self._labels[kept]
+        self._moved = self._moved[kept]
+        self._sums = None if self._sums is None else self._sums[kept]
+        self._accepted = None if self._accepted is None else self._accepted[kept]
+
+    def stop(self, position: int, start: int) -> None:
+        """Put aside the state of a start that has converged."""
+        self._stopped[start] = {name: array[position : position + 1] for name, array in self.state.items()}
+
+    def result(self, start: int) -> State:
+        """The final state of a start, its axis of starts kept (length 1)."""
+        return self._stopped[start]
+
+    def _step(self, sums: Words, globals_: State) -> None:
+        """In place, but for what may still be on its way to a site."""
+        if not sums.shape[-1]:
+            return
+        state: State = {}
+        labels = np.empty_like(self._labels)
+        for own in self._stretches():
+            reals = decode(sums[..., own], self._scales["objects"])
+            new = self._model.objects(reals, _part(self.state, own), self._opening(own), globals_)
+            labels[:, own] = self._model.memberships(new).argmax(axis=1)
+            for name, array in new.items():
+                if name not in state:
+                    state[name] = self._room(name, array)
+                state[name][..., own] = array
+        self._stepped = True
+        self.state = state
+        self._moved = labels != self._labels
+        self._labels = labels
+
+    def _room(self, name: str, like: Reals) -> Reals:
+        """Where an array of the new state goes: over the old one, if that is this block's alone."""
+        if self._stepped and not (self._sent is not None and np.may_share_memory(self.state[name], self._sent)):
+            return self.state[name]
+        return np.empty((*like.shape[:-1], self._labels.shape[-1]))
+
+    def _hard_labels(self) -> NDArray[np.intp]:
+        labels: NDArray[np.intp] = self._model.memberships(self.state).argmax(axis=1)
+        return labels
+
+    def _weights(self, own: slice) -> Words | None:
+        return None if self.weights is None else self.weights[own]
+
+    def _stretches(self, wider: int = 1) -> Iterator[slice]:
+        """All objects, some at a time; no stretch is empty. `wider`: by so much than one number for each cluster."""
+        starts, n = self._labels.shape
+        size = max(1, STRETCH // (max(starts, 1) * self._model.k * wider))
+        return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
+
+    def _opening(self, own: slice) -> Opening:
+        return Opening(self.opening.labels[own], self.opening.votes[:, own], _part(self.opening.given, own))
+
+
+def _part(state: State, own: slice) -> State:
+    """The same state for some of its objects."""
+    return {name: array[..., own] for name, array in state.items()}
+
+
+def cluster_sizes(likeliest: NDArray[np.intp], weights: Words | None, k: int) -> Words:
+    """(k,) how many objects belong to each cluster most likely."""
+    sizes = np.zeros(k, dtype=np.int64)
+    np.add.at(sizes, likeliest, 1 if weights is None else weights)
+    return sizes

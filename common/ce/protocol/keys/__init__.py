@@ -1,0 +1,1 @@
+"""How the sites of a job come to share keys."""

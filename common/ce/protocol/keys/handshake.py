@@ -1,0 +1,243 @@
+"""How the sites of a job come to share a key that whoever relays their messages does not have.
+
+    each site        an ephemeral key, signed with the key of its certificate: a key share
+    everybody        checks every peer's certificate against its own pins, and every signature
+    the first site   by name makes the job key and seals it for each other site under their pair key
+    each site        signs what it enrols
+
+Everything that is signed or sealed is bound to job, epoch and roster, so that nothing can be replayed elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from cryptography import x509
+
+from ce.errors import ConfigError, MessageError, Refused
+from ce.identity.certificates import identity_of, parse_certificate, sign, verify
+from ce.identity.keys import PrivateKey
+from ce.identity.names import Identity
+from ce.identity.peers import Peers
+from ce.privacy.derivation import joined, number
+from ce.privacy.pair_keys import EphemeralKey, Sealed, seal, unseal
+from ce.protocol.topology.topology import Enrolment, Kind
+
+KEY_SIZE = 32
+_KEY_SHARE, _ENROLMENT, _JOB_KEY = "ce key share 1", "ce enrolment 2", b"ce job key 1"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a job, as everybody in it knows it: all that is signed begins with this."""
+
+    job: str
+    definition: bytes = field(repr=False)
+    epoch: int
+    roster: tuple[str, ...]  # in order of name
+
+    @property
+    def job_digest(self) -> bytes:
+        return hashlib.sha256(self.definition).digest()
+
+    @property
+    def context(self) -> tuple[bytes, ...]:
+        return (self.job_digest, number(self.epoch), joined(*(site.encode() for site in self.roster)))
+
+
+@dataclass(frozen=True)
+class KeyShare:
+    """A site's ephemeral public key, its certificate (DER), and its signature over both and the attempt."""
+
+    public_key: bytes
+    certificate: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+def sign_key_share(
+    attempt: Attempt, site: str, ephemeral: EphemeralKey, key: PrivateKey, certificate: bytes
+) -> KeyShare:
+    """What a site shows to its peers."""
+    message = joined(*attempt.context, site.encode(), ephemeral.public)
+    return KeyShare(ephemeral.public, certificate, sign(key, message, purpose=_KEY_SHARE))
+
+
+def check_key_share(attempt: Attempt, site: str, share: KeyShare) -> x509.Certificate:
+    """That the share is `site`'s own, for this attempt. Whether to trust its certificate is another question."""
+    certificate = _certificate(share.certificate, site)
+    message = joined(*attempt.context, site.encode(), share.public_key)
+    verify(certificate, share.signature, message, purpose=_KEY_SHARE, field=f"key share of {site}")
+    return certificate
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """A column that a site has enrolled: its categories only as a number and a digest."""
+
+    name: str
+    kind: Kind
+    soft: bool
+    written: Literal["integers", "text"] | None
+    categories: int
+    categories_digest: bytes = field(repr=False)
+    labels: int = 0  # of the site's objects that have one, at most as many as sites show
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a site has enrolled, as far as every other site may know. This is what the site signs."""
+
+    objects: int
+    columns: tuple[ColumnSummary, ...]
+    pseudonym_digest: bytes = field(repr=False)
+    revision: int = 0
+
+
+def summary_of(enrolment: Enrolment, revision: int = 0) -> Summary:
+    columns = tuple(
+        ColumnSummary(
+            claim.name,
+            claim.kind,
+            claim.soft,
+            claim.written,
+            len(claim.categories),
+            hashlib.sha256(joined(*(str(category).encode() for category in claim.categories))).digest(),
+            claim.labels,
+        )
+        for claim in enrolment.columns
+    )
+    return Summary(len(enrolment.objects), columns, pseudonym_digest(enrolment), revision)
+
+
+def story(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> bytes:
+    """SHA-256 of what all sites have enrolled, and how many objects each holds alone: masks are bound to it, so that
+    all must have been told the same, and each has seen that what is said of itself is true."""
+    parts = (part for site, own in summaries.items() for part in (site.encode(), _said(own), number(private[site])))
+    return hashlib.sha256(joined(*parts)).digest()
+
+
+class Handshake:
+    """One site's part, in one attempt at a job."""
+
+    def __init__(self, attempt: Attempt, site: str, key: PrivateKey, certificate: bytes, pins: Peers) -> None:
+        if site not in attempt.roster:
+            raise MessageError("roster: this site is not in it")
+        self._attempt = attempt
+        self._site = site
+        self._pins = pins
+        self._ephemeral = EphemeralKey()
+        self.share = sign_key_share(attempt, site, self._ephemeral, key, certificate)
+        self._pair_keys: dict[str, bytes] = {}
+        self._certificates: dict[str, x509.Certificate] = {}
+
+    @property
+    def pair_keys(self) -> Mapping[str, bytes]:
+        """The key that this site shares with each other; only after `meet`."""
+        return self._pair_keys
+
+    @property
+    def leads(self) -> bool:
+        """Whether this site makes the job key."""
+        return self._attempt.roster[0] == self._site
+
+    def meet(self, shares: Mapping[str, KeyShare]) -> None:
+        """Check everybody. Raises Refused when a peer is not the one that this site has pinned."""
+        if tuple(shares) != self._attempt.roster:
+            raise MessageError("peers: not those of the roster, in its order")
+        if shares[self._site].public_key != self._ephemeral.public:
+            raise MessageError("peers: another key share than this site's stands under its name")
+        pair_keys: dict[str, bytes] = {}
+        certificates: dict[str, x509.Certificate] = {}
+        for peer, share in shares.items():
+            if peer == self._site:
+                continue
+            certificate = certificates[peer] = check_key_share(self._attempt, peer, share)
+            self._pins.check(peer, certificate)
+            names = sorted((self._site, peer))
+            pair_keys[peer] = self._ephemeral.pair_key(
+                share.public_key, *self._attempt.context, *(name.encode() for name in names)
+            )
+        # All or none: nothing is sealed for some of the peers when another was refused.
+        self._pair_keys, self._certificates = pair_keys, certificates
+
+    def check_enrolments(self, own: Summary, shown: Mapping[str, tuple[Summary, bytes]]) -> dict[str, Summary]:
+        """That every site itself has enrolled what is shown of it, with its signature, for this attempt."""
+        if tuple(shown) != self._attempt.roster:
+            raise MessageError("enrolments: not those of the roster, in its order")
+        for site, (summary, signature) in shown.items():
+            if site == self._site:
+                if summary != own:
+                    raise MessageError("enrolments: another one than this site's stands under its name")
+            else:
+                check_enrolment(self._attempt, site, summary, signature, self._certificates[site])
+        return {site: summary for site, (summary, _) in shown.items()}
+
+    def seal_for_all(self, job_key: bytes) -> dict[str, Sealed]:
+        """The job key for every other site; only after `meet`."""
+        return {
+            peer: seal(key, job_key, _JOB_KEY, *self._attempt.context, self._site.encode(), peer.encode())
+            for peer, key in self._pair_keys.items()
+        }
+
+    def open_from_first(self, sealed: Sealed) -> bytes:
+        """The job key that the first site sealed for this one; only after `meet`."""
+        first = self._attempt.roster[0]
+        if first not in self._pair_keys:
+            raise MessageError("sealed_key: comes before the peers are known")
+        context = (_JOB_KEY, *self._attempt.context, first.encode(), self._site.encode())
+        job_key = unseal(self._pair_keys[first], sealed, *context)
+        if len(job_key) != KEY_SIZE:
+            raise MessageError("sealed_key: not a key of 32 bytes")
+        return job_key
+
+
+def pseudonym_digest(enrolment: Enrolment) -> bytes:
+    """SHA-256 of the pseudonyms, in the site's order."""
+    return hashlib.sha256(np.ascontiguousarray(enrolment.objects).data).digest()
+
+
+def sign_enrolment(attempt: Attempt, site: str, summary: Summary, key: PrivateKey) -> bytes:
+    return sign(key, _enrolment_message(attempt, site, summary), purpose=_ENROLMENT)
+
+
+def check_enrolment(
+    attempt: Attempt, site: str, summary: Summary, signature: bytes, certificate: x509.Certificate
+) -> None:
+    """That the site itself enrolled exactly this, for this attempt."""
+    message = _enrolment_message(attempt, site, summary)
+    verify(certificate, signature, message, purpose=_ENROLMENT, field=f"enrolment of {site}")
+
+
+def _enrolment_message(attempt: Attempt, site: str, summary: Summary) -> bytes:
+    return joined(*attempt.context, site.encode(), _said(summary))
+
+
+def _said(summary: Summary) -> bytes:
+    columns = [
+        joined(
+            own.name.encode(),
+            own.kind.encode(),
+            b"soft" if own.soft else b"hard",
+            (own.written or "").encode(),
+            number(own.categories),
+            own.categories_digest,
+            number(own.labels),
+        )
+        for own in summary.columns
+    ]
+    return joined(number(summary.objects), joined(*columns), summary.pseudonym_digest, number(summary.revision))
+
+
+def _certificate(der: bytes, site: str) -> x509.Certificate:
+    try:
+        certificate = parse_certificate(der)
+        identity = identity_of(certificate)
+    except ConfigError as error:
+        raise MessageError(f"certificate of {site}: not a certificate with a ce:// name") from error
+    if identity != Identity("site", site):
+        raise Refused("peer with another name", f"the certificate shown for {site} is that of {identity}")
+    return certificate

@@ -1,0 +1,164 @@
+"""Arrays in pieces: named arrays to `Parts` of at most 1 MiB each, and back.
+
+Decoding trusts nothing: a name, type, shape, offset or length that does not fit is a MessageError that names the field,
+never its content. Numbers that are not finite are refused here, once, so that nothing behind has to look for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ce.errors import MessageError
+from ce.protocol.messages.task import Array, Piece
+from ce.ring import LARGEST_BITS
+from ce_proto.v1 import arrays_pb2 as pb
+
+#: Bytes of elements in one frame.
+CHUNK = 2**20
+#: What gRPC may take for one frame: a chunk, and room for names, tokens and certificates.
+LARGEST_FRAME = 4 * CHUNK
+#: What the other fields of a message with arrays may take: all of them are in its first frame.
+LARGEST_HEADER = LARGEST_FRAME - CHUNK - 2**12
+#: What a piece takes in a frame beside its name and its elements, at most.
+_AROUND = 64
+_MOST_DIMENSIONS = 4
+_MOST_NAME = 200
+_LARGEST_SIZE = 2**40
+_TYPES: dict[int, np.dtype[Any]] = {
+    pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
+    pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
+    pb.ELEMENT_TYPE_BYTE: np.dtype("u1"),
+}
+_NUMBERS = {"i": pb.ELEMENT_TYPE_INT64, "f": pb.ELEMENT_TYPE_FLOAT64, "u": pb.ELEMENT_TYPE_BYTE}
+
+
+def to_parts(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | None = None) -> Iterator[pb.Parts]:
+    """All arrays in order, as frames' worth of pieces; at least one, and the last says so."""
+    parts, room = pb.Parts(), CHUNK
+    for name, array in arrays.items():
+        kind = _NUMBERS[array.dtype.kind]
+        bits = (fraction_bits or {}).get(name, 0)
+        elements = array.astype(_TYPES[kind], copy=False)
+        # Arrays of a few numbers, or of none, take room too: a site may be in very many small blocks.
+        around = len(name) + _AROUND
+        if room <= 0:
+            yield parts
+            parts, room = pb.Parts(), CHUNK
+        if array.nbytes <= room:
+            data = elements.tobytes()  # row-major whatever the strides are
+            parts.parts.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, data=data)
+            room -= len(data) + around
+            continue
+        flat = np.ascontiguousarray(elements).reshape(-1).data.cast("B")
+        offset, step = 0, elements.itemsize
+        while offset < len(flat):
+            if room < step:
+                yield parts
+                parts, room = pb.Parts(), CHUNK
+            data = bytes(flat[offset : offset + room // step * step])
+            parts.parts.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, offset=offset, data=data)
+            room -= len(data) + around
+            offset += len(data)
+    parts.last = True
+    yield parts
+
+
+def pieces_of(parts: pb.Parts) -> Iterator[Piece]:
+    """The pieces of one frame, each checked by itself."""
+    room = CHUNK
+    # Pieces without elements cost time, too: what `to_parts` puts in a frame has this many at most.
+    if len(parts.parts) > CHUNK // _AROUND + 1:
+        raise MessageError("parts: more pieces in one frame than it has room for")
+    for part in parts.parts:
+        # Looked at before it is multiplied: the product of a million sides is a number with millions of digits.
+        if len(part.shape) > _MOST_DIMENSIONS:
+            raise MessageError("parts: a shape is too long or too large")
+        name, data, shape = _checked_name(part.name), part.data, tuple(part.shape)
+        dtype = _TYPES.get(part.type)
+        if dtype is None:
+            raise MessageError("parts: an unknown element type")
+        size = math.prod(shape)
+        # Also the sides of an array without elements must fit the machine's sizes.
+        if (size or math.prod(side or 1 for side in shape)) >= _LARGEST_SIZE:
+            raise MessageError("parts: a shape is too long or too large")
+        begin, odd = divmod(part.offset, dtype.itemsize)
+        if odd or len(data) % dtype.itemsize:
+            raise MessageError("parts: a piece is not whole elements")
+        if begin + len(data) // dtype.itemsize > size:
+            raise MessageError("parts: a piece is longer than its array")
+        room -= len(data)
+        if room < 0:
+            raise MessageError("parts: more than 1 MiB in one frame")
+        bits = part.fraction_bits
+        if bits > LARGEST_BITS:
+            raise MessageError("parts: more than 62 fractional bits")
+        yield Piece(name, shape, bits, begin, np.frombuffer(data, dtype))
+
+
+@lru_cache(4096)
+def _checked_name(name: str) -> str:
+    if not 0 < len(name) <= _MOST_NAME or not name.isprintable() or " " in name:
+        raise MessageError("parts: a name is not 1 to 200 characters without spaces")
+    return name
+
+
+class Collector:
+    """Puts arrays together out of the frames of one message, into buffers of the announced size."""
+
+    def __init__(self, largest_bytes: int, key: str = "") -> None:
+        """`key`: what the limit is called where it is set."""
+        self._left = largest_bytes
+        self._key = f" ({key})" if key else ""
+        self._arrays: dict[str, Array] = {}
+        self._open: str | None = None
+        self._filled = 0
+        self._ended = False
+        self.fraction_bits: dict[str, int] = {}
+
+    def feed(self, parts: pb.Parts) -> bool:
+        """Take one frame's pieces. True: the message is complete."""
+        if self._ended:
+            raise MessageError("parts: the message has ended")
+        for piece in pieces_of(parts):
+            self._take(piece)
+        self._ended = parts.last
+        if self._ended and self._open is not None:
+            raise MessageError("parts: the message ends before its arrays do")
+        return self._ended
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All arrays, once the message is complete."""
+        for name, array in self._arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise MessageError(f"{name}: not all numbers are finite")
+        return self._arrays
+
+    def _take(self, piece: Piece) -> None:
+        name = piece.name
+        if self._open is None:
+            if name in self._arrays:
+                raise MessageError("parts: two arrays have the same name")
+            # An entry in a dictionary costs something too, also for an array without elements.
+            self._left -= math.prod(piece.shape) * piece.words.dtype.itemsize + 64
+            if self._left < 0:
+                raise MessageError(f"parts: the message is larger than allowed{self._key}")
+            self._arrays[name] = np.empty(piece.shape, dtype=piece.words.dtype)
+            self.fraction_bits[name] = piece.fraction_bits
+            self._filled = 0
+        array: Any = self._arrays[name] if self._open in (None, name) else None
+        if array is None or piece.begin != self._filled:
+            raise MessageError("parts: pieces do not arrive in order")
+        known = (array.shape, array.dtype, self.fraction_bits[name])
+        if known != (piece.shape, piece.words.dtype, piece.fraction_bits):
+            raise MessageError("parts: the pieces of an array disagree on its type, shape or scale")
+        self._filled += len(piece.words)
+        array.reshape(-1)[piece.begin : self._filled] = piece.words
+        self._open = None if self._filled == array.size else name
+        if self._open is not None and not len(piece.words):
+            raise MessageError("parts: a piece without elements")

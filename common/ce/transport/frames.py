@@ -1,0 +1,182 @@
+"""Tasks and answers as frames of the wire contract (proto/ce_proto/v1/site.proto), and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from ce.errors import MessageError
+from ce.protocol.messages.task import Answer, Following, Step, Task, task_digest
+from ce.transport.array_chunks import Collector, to_parts
+from ce_proto.v1 import arrays_pb2
+from ce_proto.v1 import site_pb2 as pb
+
+#: Bytes of an answer's digest of state, and of the head of its sender's ledger.
+STATE_SIZE, HEAD_SIZE = 16, 32
+#: Version of the protocol; both ends say theirs when a stream begins.
+PROTOCOL = 1
+#: The key of client.toml that says how large a message to a site may be.
+LARGEST_MESSAGE = "largest_message"
+#: Jobs that a Hello may list.
+MOST_HELD = 10_000
+
+_STEPS: dict[Step, pb.Step] = {
+    "open": pb.STEP_OPEN,
+    "sums": pb.STEP_SUMS,
+    "objects": pb.STEP_OBJECTS,
+    "columns": pb.STEP_COLUMNS,
+    "view": pb.STEP_VIEW,
+    "finish": pb.STEP_FINISH,
+    "keys": pb.STEP_KEYS,
+    "decide": pb.STEP_DECIDE,
+    "shares": pb.STEP_SHARES,
+    "votes": pb.STEP_VOTES,
+    "counts": pb.STEP_COUNTS,
+}
+_STEP_NAMES: dict[int, Step] = {int(number): step for step, number in _STEPS.items()}
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A frame for a site as it goes over the wire: encoded once for all who are sent the same."""
+
+    wire: bytes = field(repr=False)
+
+    def SerializeToString(self) -> bytes:
+        """As of a message."""
+        return self.wire
+
+
+#: What a stream down to a site takes.
+Frame = pb.CoordinatorFrame | Encoded
+
+
+def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.CoordinatorFrame]:
+    """A task as it goes down the stream; made one frame at a time, as fast as the stream takes them."""
+    header = pb.Task(
+        job=job,
+        epoch=epoch,
+        round=task.round,
+        step=_STEPS[task.step],
+        stage=task.stage,
+        iteration=task.iteration,
+        starts=task.starts,
+        retry=task.retry,
+        keep=task.keep,
+        resume=task.resume,
+        digest=digest,
+    )
+    for at, parts in enumerate(to_parts(task.arrays)):
+        if at == 0:
+            header.parts.CopyFrom(parts)
+            yield pb.CoordinatorFrame(task=header)
+        else:
+            yield pb.CoordinatorFrame(more=pb.More(job=job, epoch=epoch, parts=parts))
+
+
+def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterator[pb.SiteFrame]:
+    """An answer as it goes up; `digest` is that of the task."""
+    header = pb.Answer(
+        job=job,
+        epoch=epoch,
+        round=answer.round,
+        step=_STEPS[answer.step],
+        starts=answer.starts,
+        task_digest=digest,
+        state=answer.state,
+        ledger_head=answer.ledger,
+    )
+    if answer.following is not None:
+        header.following.step = _STEPS[answer.following.step]
+        header.following.stage = answer.following.stage
+    for at, parts in enumerate(to_parts(answer.arrays, answer.fraction_bits)):
+        if at == 0:
+            header.parts.CopyFrom(parts)
+            yield pb.SiteFrame(answer=header)
+        else:
+            yield pb.SiteFrame(more=pb.More(job=job, epoch=epoch, parts=parts))
+
+
+def task_header(message: pb.Task) -> Task:
+    """A task without its arrays."""
+    starts, retry = _starts(message.starts, "starts"), _starts(message.retry, "retry")
+    if not set(retry) <= set(starts):
+        raise MessageError("retry: names a start that does not take part")
+    if message.keep and message.resume:
+        raise MessageError("resume: of a state that is yet to be kept")
+    where = (message.round, _step(message.step), message.stage, message.iteration)
+    return Task(*where, starts, retry, keep=message.keep, resume=message.resume)
+
+
+def answer_header(message: pb.Answer) -> Answer:
+    """An answer without its arrays."""
+    following = None
+    if message.HasField("following"):
+        following = Following(_step(message.following.step), message.following.stage)
+    if len(message.state) not in (0, STATE_SIZE) or len(message.ledger_head) not in (0, HEAD_SIZE):
+        raise MessageError("answer: state is 16 bytes, ledger_head 32, or they are empty")
+    return Answer(
+        message.round,
+        _step(message.step),
+        _starts(message.starts, "starts"),
+        following=following,
+        state=message.state,
+        ledger=message.ledger_head,
+    )
+
+
+class TaskReader:
+    """Puts one task together out of its frames."""
+
+    def __init__(self, message: pb.Task, job_digest: bytes, largest_bytes: int) -> None:
+        self.digest = message.digest
+        self._header = task_header(message)
+        self._epoch = message.epoch
+        self._job_digest = job_digest
+        self._collector = Collector(largest_bytes, LARGEST_MESSAGE)
+
+    @property
+    def round(self) -> int:
+        return self._header.round
+
+    def feed(self, parts: arrays_pb2.Parts) -> Task | None:
+        """The task, once it is complete and is what its digest says."""
+        if not self._collector.feed(parts):
+            return None
+        task = replace(self._header, arrays=self._collector.arrays)
+        if task_digest(self._job_digest, self._epoch, task, task.hashes) != self.digest:
+            raise MessageError("digest: is not that of the task")
+        return task
+
+
+class AnswerReader:
+    """Puts one whole answer together out of its frames."""
+
+    def __init__(self, message: pb.Answer, largest_bytes: int) -> None:
+        self._header = answer_header(message)
+        self._collector = Collector(largest_bytes)
+
+    def feed(self, parts: arrays_pb2.Parts) -> Answer | None:
+        if not self._collector.feed(parts):
+            return None
+        return replace(self._header, arrays=self._collector.arrays, fraction_bits=self._collector.fraction_bits)
+
+
+def one_line(sentence: str, most: int = 1000) -> str:
+    """What another party says, as it may be shown to a person, logged or kept."""
+    return "".join(c if c.isprintable() else " " for c in sentence[:most])
+
+
+def _starts(numbers: Iterable[int], field: str) -> tuple[int, ...]:
+    starts = tuple(numbers)
+    if any(a >= b for a, b in pairwise(starts)):
+        raise MessageError(f"{field}: not in increasing order")
+    return starts
+
+
+def _step(number: int) -> Step:
+    step = _STEP_NAMES.get(number)
+    if step is None:
+        raise MessageError("step: unknown")
+    return step

@@ -1,0 +1,367 @@
+"""The second half of an attempt: alignment down, then one round after another, sums added as their pieces arrive."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ce.errors import InputError, LimitReached, MessageError
+from ce.privacy.derivation import joined
+from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
+from ce.protocol.engine.home import Home, Outcome, Progress
+from ce.protocol.keys.handshake import Attempt, Summary, story
+from ce.protocol.messages.task import Task, digests_of
+from ce.protocol.modes.blind_coordinator import Relay
+from ce.protocol.topology.topology import Enrolment, Rows, Topology, align, block_pseudonyms
+from ce.service.checkpoints import Checkpoints, Label, NotKept
+from ce.steps.model import Model, fits_the_ring
+from ce.transport.array_chunks import CHUNK, LARGEST_HEADER, pieces_of, to_parts
+from ce.transport.frames import Encoded, Frame, answer_header, task_frames
+from ce_proto.v1 import arrays_pb2
+from ce_proto.v1 import site_pb2 as pb
+
+_WRITTEN = {None: pb.CATEGORY_KIND_UNSPECIFIED, "integers": pb.CATEGORY_KIND_INTEGER, "text": pb.CATEGORY_KIND_TEXT}
+_KIND_NUMBERS = {"clustering": pb.COLUMN_KIND_CLUSTERING, "classifier": pb.COLUMN_KIND_CLASSIFIER}
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The outcome of alignment."""
+
+    topology: Topology
+    rows: dict[str, dict[int, Rows]] = field(repr=False)
+    home: Home | Relay = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NextRound:
+    """The tasks of a round; none when the job is done."""
+
+    tasks: Mapping[str, Task] = field(repr=False)
+    digests: Mapping[str, bytes]
+    kept: bool = False  # the state was kept here, and the sites are asked to keep theirs
+    not_kept: str = ""  # why it was not, though it was time
+    resumed: Label | None = None  # of the state that the sites and this end go on from
+
+
+def align_all(
+    model: Model,
+    enrolments: Mapping[str, Enrolment],
+    on_progress: Callable[[Progress], None],
+    most_bytes: int,
+    privacy: str,
+) -> Aligned:
+    """Who shares what, and the engine that goes on from there."""
+    topology, rows = align(enrolments)
+    if model.uses_votes and not topology.classifiers:
+        raise InputError("no classifier: no site has a column of votes, which this model needs beside the clusterings")
+    objects = topology.sizes.objects
+    if model.k > objects:
+        raise InputError(f"{model.k:,} consensus clusters or classes for {objects:,} objects: ask for fewer")
+    if not fits_the_ring(model, topology.sizes):
+        raise LimitReached("sums over so many objects and columns do not fit in 64 bits: split the job")
+    shared = sum(block.size for block in topology.blocks if block.shared)
+    cells = sum(len(column.categories) for column in topology.clusterings if column.shared)
+    needed = 8 * model.n_starts * model.k * (shared + cells)
+    if needed > most_bytes:
+        raise LimitReached(
+            f"one round of this job would take {needed / 1e9:,.1f} GB at the coordinator, whose limits.round_bytes is "
+            f"{most_bytes / 1e9:,.1f} GB: fewer restarts or clusters need less"
+        )
+    if _largest_header(topology) > LARGEST_HEADER:
+        raise LimitReached(
+            "what one site would have to be told about the columns and objects that it shares does not fit in a "
+            "message: fewer categories, or fewer different groups of sites that share objects, need less"
+        )
+    known = block_pseudonyms(topology, enrolments, rows)
+    home = (Relay if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
+    return Aligned(topology, rows, home)
+
+
+def _largest_header(topology: Topology) -> int:
+    """Bytes of the largest alignment without its rows, rather too many than too few."""
+    enrolments = sum((64 + len(c.name.encode())) * len(c.holders) for c in topology.columns) + 256 * len(topology.sites)
+    header = dict.fromkeys(topology.sites, enrolments)
+    for block in topology.blocks:
+        for site in block.members:
+            header[site] += 32 + sum(len(member) + 2 for member in block.members)
+    for column in topology.columns:
+        names = len(column.name.encode()) + sum(len(holder) + 2 for holder in column.holders)
+        for site in column.holders:
+            header[site] += 32 + names + (TOKEN_SIZE + 2) * len(column.categories)
+    return max(header.values())
+
+
+def _shown(site: str, summary: Summary, signature: bytes, private: int) -> pb.EnrolmentView:
+    columns = [
+        pb.ColumnSummary(
+            name=own.name,
+            kind=_KIND_NUMBERS[own.kind],
+            soft=own.soft,
+            categories_are=_WRITTEN[own.written],
+            categories=own.categories,
+            categories_digest=own.categories_digest,
+            labels=own.labels,
+        )
+        for own in summary.columns
+    ]
+    return pb.EnrolmentView(
+        site=site,
+        objects=summary.objects,
+        columns=columns,
+        pseudonym_digest=summary.pseudonym_digest,
+        signature=signature,
+        revision=summary.revision,
+        private_objects=private,
+    )
+
+
+class _Frames(list[Encoded]):
+    """The frames of a task that several sites are sent; a list that can be referred to weakly."""
+
+
+class Rounds:
+    """Rounds of one attempt, at their home."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        aligned: Aligned,
+        signed: Mapping[str, tuple[Summary, bytes]],
+        revision: int,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self.attempt = attempt
+        self.revision = revision
+        self.exchanges_kept = 0  # done in an earlier epoch
+        self._checkpoints = checkpoints
+        self._origin = attempt.epoch
+        self._kept: dict[str, set[Label]] = {}  # by site: the states that it could go on from
+        self._signed = dict(signed)
+        self._private = {b.members[0]: b.size for b in aligned.topology.blocks if not b.shared}
+        private = {site: self._private.get(site, 0) for site in attempt.roster}
+        told = story({site: signed[site][0] for site in attempt.roster}, private)
+        self._context = hashlib.sha256(joined(attempt.job_digest, told)).digest()
+        self._amended: set[str] = set()
+        self.topology = aligned.topology
+        self.bytes = 0
+        self._home = aligned.home
+        self._rows = aligned.rows
+        self._ready: set[str] = set()
+        self._round: NextRound | None = None
+        #: Of small tasks, by digest: there while some stream is taking them.
+        self._frames: WeakValueDictionary[bytes, _Frames] = WeakValueDictionary()
+        self._job_digest = attempt.job_digest
+        self._computing = False
+        #: Sites in the middle of an answer: whether it counts, or is a repetition that nobody needs.
+        self._answering: dict[str, bool] = {}
+
+    @property
+    def awaited(self) -> Collection[str]:
+        if self._computing:
+            return ()
+        if self._round is None:
+            return set(self.attempt.roster) - self._ready - self._amended
+        return set(self._home.waiting) - self._amended
+
+    @property
+    def exchanges(self) -> int:
+        return max(self._home.round - 1, 0)
+
+    @property
+    def iterates(self) -> bool:
+        """Whether the opening is over: nobody can leave anything out any more."""
+        return self._home.begins_iteration
+
+    @property
+    def size(self) -> int:
+        """Numbers in the totals of the open round."""
+        return self._home.words
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None in blind: only the sites know."""
+        return None if isinstance(self._home, Relay) else self._home.outcome
+
+    @property
+    def bound_path(self) -> tuple[float, ...]:
+        """The best bound after each iteration so far; nothing in blind."""
+        return () if isinstance(self._home, Relay) else self._home.bound_path
+
+    @property
+    def astray(self) -> tuple[str, ...]:
+        """Blind: sites that were told other totals than the first one."""
+        return self._home.astray if isinstance(self._home, Relay) else ()
+
+    def told(self, site: str) -> Iterator[Frame]:
+        """What a site should have been told by now and may have missed, when it connects again."""
+        self._answering.pop(site, None)
+        if self._round is None:
+            return self.alignment(site)
+        return self.task(site) if site in self._round.tasks and site in self.awaited else iter(())
+
+    def alignment(self, site: str) -> Iterator[pb.CoordinatorFrame]:
+        view, a = self.topology.view(site), self.attempt
+        header = pb.Alignment(
+            job=a.job,
+            epoch=a.epoch,
+            sizes=pb.Sizes(
+                objects=view.sizes.objects,
+                clusterings=view.sizes.clusterings,
+                classifiers=view.sizes.classifiers,
+                categories=view.sizes.categories,
+            ),
+            blocks=[pb.BlockView(index=b.index, members=b.members, size=b.size) for b in view.blocks.values()],
+            columns=[
+                pb.ColumnView(
+                    index=c.index,
+                    name=c.name,
+                    kind=_KIND_NUMBERS[c.kind],
+                    holders=c.holders,
+                    categories=[bytes.fromhex(str(token)) for token in c.categories],
+                )
+                for c in view.columns
+            ],
+            revision=self.revision,
+            enrolments=[_shown(s, *self._signed[s], self._private.get(s, 0)) for s in a.roster],
+            two_exchanges=view.two_exchanges,
+            together=view.together,
+        )
+        arrays = {f"rows/{block}": rows.astype(np.int64) for block, rows in self._rows[site].items()}
+        for at, parts in enumerate(to_parts(arrays)):
+            if at == 0:
+                header.parts.CopyFrom(parts)
+                yield pb.CoordinatorFrame(alignment=header)
+            else:
+                yield pb.CoordinatorFrame(more=pb.More(job=a.job, epoch=a.epoch, parts=parts))
+
+    @property
+    def amended(self) -> bool:
+        """Whether a site has left something out, so that the sites must be aligned anew."""
+        return bool(self._amended)
+
+    def ready(self, site: str, revision: int, kept: Iterable[Label]) -> bool:
+        """A site can begin, and has these states of the job. True: all have answered the alignment."""
+        if self._round is not None or site in self._ready or revision < self.revision:
+            return False  # repeated after a broken stream
+        if revision > self.revision:
+            raise MessageError("revision: no such alignment")
+        self._ready.add(site)
+        self._kept[site] = set(kept)
+        return not self.awaited
+
+    def amend(self, site: str) -> bool:
+        """A site has answered the alignment, or the first counts, with an enrolment that leaves something out; the
+        same return value."""
+        if self._round is not None and not self._home.opening:
+            raise MessageError("enrolment: the rounds have begun")
+        self._amended.add(site)
+        return not self.awaited
+
+    def task(self, site: str) -> Iterator[Frame]:
+        assert self._round is not None
+        task, digest = self._round.tasks[site], self._round.digests[site]
+        size = sum(array.nbytes for array in task.arrays.values())
+        self.bytes += size
+        frames = task_frames(self.attempt.job, self.attempt.epoch, task, digest)
+        # Made as the stream takes them: of a task that waits behind others there is nothing but its arrays.
+        return frames if size > CHUNK else self._encoded(frames, digest)
+
+    def _encoded(self, frames: Iterator[pb.CoordinatorFrame], digest: bytes) -> Iterator[Frame]:
+        """Once for all streams that take the same task at the same time."""
+        known = self._frames.get(digest)
+        if known is None:
+            known = self._frames[digest] = _Frames(Encoded(frame.SerializeToString()) for frame in frames)
+        yield from known
+
+    def answer(self, site: str, message: pb.Answer) -> bool:
+        """A site's answer, or its beginning. True: the round is complete, and `advance` is due."""
+        header = answer_header(message)
+        current = self._home.round
+        if self._round is None or header.round > current:
+            raise MessageError("round: has not begun")
+        counts = header.round == current and site in self.awaited
+        if counts:
+            if message.task_digest != self._round.digests[site]:
+                raise MessageError("task_digest: not that of the task")
+            self._home.begin(site, header)
+        self._answering[site] = counts
+        return self.more(site, message.parts)
+
+    def more(self, site: str, parts: arrays_pb2.Parts) -> bool:
+        """More of a site's answer; the same return value."""
+        counts = self._answering.get(site)
+        if counts is None:
+            raise MessageError("more: no answer is under way")
+        for piece in pieces_of(parts):
+            if counts:
+                self._home.add_piece(site, piece)
+                self.bytes += piece.words.nbytes
+        if not parts.last:
+            return False
+        del self._answering[site]
+        if not counts:
+            return False
+        self._home.end(site)
+        return not self.awaited
+
+    def advance(self, keep: bool) -> Callable[[], NextRound]:
+        """The work that leads to the next round; its result goes to `begin`. `keep`: it is time to keep the state."""
+        self._computing = True
+        first = self._round is None
+
+        def work() -> NextRound:
+            resumed = None
+            if first:
+                resumed = self._take_up()
+            else:
+                self._home.advance()
+            kept, why_not = False, ""
+            if keep and self._home.begins_iteration and not self._home.resumes:
+                kept, why_not = self._keep()
+            tasks = self._home.tasks(self._origin if kept else 0)
+            digests = digests_of(tasks, self._job_digest, self.attempt.epoch)
+            return NextRound(tasks, digests, kept, why_not, resumed)
+
+        return work
+
+    def _take_up(self) -> Label | None:
+        """Go on from the newest state that all have; None: there is none, and the job begins at the beginning."""
+        common = set.intersection(*(self._kept.get(site, set()) for site in self.attempt.roster))
+        job, context = self.attempt.job, self._context
+        for label in sorted(common & set(self._checkpoints.labels(job, context)) if common else (), reverse=True):
+            try:
+                state = self._checkpoints.load(job, context, label)
+            except NotKept:
+                continue
+            self._home.restore(state, label.origin)
+            self._origin = label.origin
+            self.exchanges_kept = state["exchanges"]
+            return label
+        return None
+
+    def _keep(self) -> tuple[bool, str]:
+        """Whether the state was kept, and why not. Here before any site is asked to: what sites have, this end has."""
+        label = Label(self._origin, self._home.round)
+        try:
+            self._checkpoints.save(self.attempt.job, self._context, label, self._home.snapshot())
+        except NotKept as error:
+            return False, str(error)
+        return True, ""
+
+    def begin(self, following: NextRound) -> bool:
+        """Take up the next round. False: there is none, the job is done."""
+        self._computing = False
+        self._round = following
+        if self.iterates:
+            self._rows = {}
+        return bool(following.tasks)
+
+    def report(self) -> dict[str, Any]:
+        """Sizes for the status of a job."""
+        return {"layout": self.topology.layout, "objects": self.topology.sizes.objects}

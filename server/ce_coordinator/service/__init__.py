@@ -1,0 +1,1 @@
+"""Between the coordinator's brain and the network: streams, calls, limits, metrics."""

@@ -1,0 +1,86 @@
+"""The machine's state as an operator sees it."""
+
+from __future__ import annotations
+
+import json
+
+from ce_coordinator.core.job_run import JobRun
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.core.records import JobRecord
+from ce_proto.v1 import operator_pb2 as pb
+
+
+def job_status(machine: Machine, name: str, now: float) -> pb.JobStatus:
+    """One job as it stands. Raises UnknownJob."""
+    record = machine.whole_record(name)
+    definition = json.loads(record.definition)
+    status = pb.JobStatus(
+        job=record.name,
+        state=record.state,
+        model=definition["model"],
+        privacy=definition["privacy"],
+        operator=record.operator,
+        epoch=record.epoch,
+        submitted_s=record.submitted_at,
+        changed_s=record.changed_at,
+        reason=record.reason,
+        rule=record.rule,
+        exit_code=record.exit_code,
+        now_s=now,
+        left_behind=record.left_behind,
+    )
+    run = machine.runs.get(name)
+    for site in sorted(definition["sites"]):
+        status.sites.append(_site(machine, site, run))
+    if run is not None:
+        _add_progress(status, run, now)
+    elif record.state == "done":
+        _add_result(status, record)
+    return status
+
+
+def site_statuses(machine: Machine) -> list[pb.SiteStatus]:
+    """All sites, by name."""
+    statuses = []
+    for name in sorted(machine.sites):
+        status = _site(machine, name, None)
+        status.fingerprint = machine.sites[name].fingerprint
+        statuses.append(status)
+    return statuses
+
+
+def _site(machine: Machine, name: str, run: JobRun | None) -> pb.SiteStatus:
+    connection, record = machine.connections.get(name), machine.sites.get(name)
+    status = pb.SiteStatus(site=name, connected=connection is not None)
+    if connection is not None:
+        status.last_seen_s, status.software = connection.last_seen, connection.software
+    elif record is not None:
+        status.last_seen_s = record.last_seen
+    if run is not None:
+        status.awaited, status.objects = name in run.awaited, run.objects(name)
+    return status
+
+
+def _add_progress(status: pb.JobStatus, run: JobRun, now: float) -> None:
+    status.deadline_s = run.deadline
+    status.iteration = run.trace.iteration
+    status.max_iterations = run.trace.max_iterations
+    status.starts_running = run.trace.starts_running
+    status.bound_path.extend(run.trace.bound_path)
+    if run.rounds is not None:
+        status.layout = run.rounds.topology.layout
+        status.objects = run.rounds.topology.sizes.objects
+        status.exchanges = run.rounds.exchanges
+        status.exchanges_kept = run.rounds.exchanges_kept
+        status.bytes = run.rounds.bytes
+        status.exchanges_per_s = run.exchanges_per_s(now)
+
+
+def _add_result(status: pb.JobStatus, record: JobRecord) -> None:
+    report = json.loads(record.result)
+    status.layout = report["layout"]
+    status.objects = report["objects"]
+    status.iteration = report.get("iterations", 0)  # of a blind job nothing is known
+    status.bound_path.extend(report.get("bound_path", ()))
+    status.exchanges = report["exchanges"]
+    status.bytes = report.get("bytes", 0)

@@ -1,0 +1,98 @@
+"""OperatorService: what an operator asks for, answered from the machine's state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ce.errors import CeError
+from ce.service.logs import fields
+from ce.transport.grpc_errors import to_status
+from ce_coordinator.service.authorisation import Access, Caller
+from ce_coordinator.service.job_status import job_status, site_statuses
+from ce_coordinator.service.runner import Conductor
+from ce_proto.v1 import operator_pb2 as pb
+from ce_proto.v1 import operator_pb2_grpc
+
+log = logging.getLogger("ce_coordinator.service.operator_service")
+
+#: Updates to a watcher: not more often than this ...
+SHORTEST_S = 0.1
+#: ... and at least this often, so that a watcher sees time pass.
+LONGEST_S = 1.0
+
+
+class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
+    """See proto/ce_proto/v1/operator.proto."""
+
+    def __init__(self, conductor: Conductor, access: Access, issued: Callable[[], dict[str, str]]) -> None:
+        self._conductor = conductor
+        self._access = access
+        self._issued = issued  # sites that have a certificate, with its fingerprint
+
+    async def SubmitJob(self, request: pb.SubmitJobRequest, context: Any) -> pb.JobStatus:
+        async with self._answering(context) as caller:
+            self._conductor.machine.know(self._issued())
+            return self._status(self._conductor.submit(request.definition, request.token, caller.name))
+
+    async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobStatus:
+        async with self._answering(context):
+            return self._status(request.job)
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
+        async with self._answering(context):
+            newest = sorted(self._conductor.machine.records.values(), key=lambda record: -record.submitted_at)
+            jobs = [self._status(record.name) for record in newest]
+            for job in jobs:
+                job.ClearField("bound_path")
+            return pb.ListJobsResponse(jobs=jobs)
+
+    async def WatchJob(self, request: pb.WatchJobRequest, context: Any) -> None:
+        async with self._answering(context) as caller:
+            while True:
+                self._access.check(caller)
+                status = self._status(request.job)
+                await context.write(status)
+                if status.state in ("done", "failed", "cancelled"):
+                    return
+                await self._conductor.changed(request.job, LONGEST_S)
+                await asyncio.sleep(SHORTEST_S)
+
+    async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.JobStatus:
+        async with self._answering(context) as caller:
+            steps = self._conductor.machine.cancel(request.job, caller.name, self._conductor.now())
+            self._conductor.carry_out(steps)
+            return self._status(request.job)
+
+    async def GetResult(self, request: pb.GetResultRequest, context: Any) -> pb.JobResult:
+        async with self._answering(context):
+            return pb.JobResult(job=request.job, report=self._conductor.machine.result(request.job))
+
+    async def ListSites(self, request: pb.ListSitesRequest, context: Any) -> pb.ListSitesResponse:
+        async with self._answering(context):
+            machine = self._conductor.machine
+            machine.know(self._issued())
+            return pb.ListSitesResponse(sites=site_statuses(machine))
+
+    async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:
+        async with self._answering(context) as caller:
+            log.info("drained by an operator", extra=fields(operator=caller.name))
+            self._conductor.stopping.set()
+            await self._conductor.drained.wait()
+            return pb.DrainResponse(jobs=sum(not r.ended for r in self._conductor.machine.records.values()))
+
+    def _status(self, job: str) -> pb.JobStatus:
+        return job_status(self._conductor.machine, job, self._conductor.now())
+
+    @asynccontextmanager
+    async def _answering(self, context: Any) -> AsyncIterator[Caller]:
+        """Lets operators in, and turns errors into statuses."""
+        try:
+            yield self._access.admit(context, "operator")
+        except CeError as error:
+            code, details, trailer = to_status(error)
+            log.warning("operator refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
+            await context.abort(code, details, trailer)

@@ -1,0 +1,118 @@
+"""SiteService: one handler per stream, which only carries frames between gRPC and the conductor."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+
+from ce.errors import CeError, LimitReached, MessageError, Unreachable
+from ce.service.logs import fields
+from ce.transport.frames import Frame
+from ce.transport.grpc_errors import to_status
+from ce_coordinator.service.authorisation import Access, Caller
+from ce_coordinator.service.call_limits import read_frame, read_in_time
+from ce_coordinator.service.runner import Conductor, Outgoing
+from ce_proto.v1 import site_pb2 as pb
+from ce_proto.v1 import site_pb2_grpc
+
+log = logging.getLogger("ce_coordinator.service.site_service")
+
+#: A stream that is to be closed may take this long to take the frame that is under way.
+LAST_FRAME_S = 5.0
+
+
+class SiteService(site_pb2_grpc.SiteServiceServicer):
+    """See proto/ce_proto/v1/site.proto."""
+
+    def __init__(self, conductor: Conductor, access: Access) -> None:
+        self._conductor = conductor
+        self._access = access
+        self._numbers = itertools.count(1)
+
+    async def Connect(self, frames: Any, context: Any) -> None:
+        try:
+            # Whoever is refused is refused after its Hello: while it still writes, gRPC for Python may lose the reason.
+            hello = await self._hello(context)
+            caller = self._access.admit(context, "site")
+            if hello.probe:
+                await context.write(self._conductor.machine.probed(caller.name, hello, self._conductor.now()))
+                return
+            session = next(self._numbers)
+            stream = self._conductor.opened(session)
+            reason = "the stream broke"
+            try:
+                machine, now = self._conductor.machine, self._conductor.now()
+                steps = machine.connected(session, caller.name, caller.fingerprint, hello, now)
+                self._conductor.meter.connected(caller.name)
+                self._conductor.carry_out(steps)
+                reason = await self._carry(session, stream, caller, context)
+            except CeError as error:
+                reason = str(error)
+                raise
+            finally:
+                self._conductor.ended(session, reason)
+        except CeError as error:
+            await self._refuse(error, context)
+
+    async def _hello(self, context: Any) -> pb.Hello:
+        frame = await read_in_time(context, "hello")
+        if frame is grpc.aio.EOF or frame.WhichOneof("frame") != "hello":
+            raise MessageError("hello: must be the first frame")
+        return frame.hello  # type: ignore[no-any-return]
+
+    async def _carry(self, session: int, stream: Outgoing, caller: Caller, context: Any) -> str:
+        """Until the stream ends; returns why, or raises the error that it is to be closed with."""
+        reading = asyncio.create_task(self._read(session, caller, context))
+        writing = asyncio.create_task(self._write(stream, context))
+        try:
+            ends: set[asyncio.Future[Any]] = {reading, writing, stream.closed}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if stream.closed.done():
+                raise stream.closed.result()
+            if reading.done():
+                return reading.result()
+            writing.result()
+            return "the stream broke"
+        finally:
+            reading.cancel()
+            # gRPC for Python loses the status of a stream that is ended while it writes, and the site would wait for
+            # ever on a stream that nobody serves: a frame that is under way is let go.
+            stream.ending = True
+            if stream.writing:
+                await asyncio.wait({writing}, timeout=LAST_FRAME_S)
+            writing.cancel()
+            await asyncio.gather(reading, writing, return_exceptions=True)
+
+    async def _read(self, session: int, caller: Caller, context: Any) -> str:
+        conductor = self._conductor
+        while (frame := await read_frame(context)) is not grpc.aio.EOF:
+            self._access.check_again(caller)
+            conductor.carry_out(conductor.machine.received(session, frame, conductor.now()))
+            if frame.WhichOneof("frame") == "goodbye":
+                return "the site said goodbye"
+        return "the site closed the stream"
+
+    async def _write(self, stream: Outgoing, context: Any) -> None:
+        while not stream.ending:
+            await self._write_all(await stream.frames.get(), stream, context)
+
+    async def _write_all(self, frames: Iterable[Frame], stream: Outgoing, context: Any) -> None:
+        """Of its own, so that nothing of a frame that was sent is held while the stream waits for the next."""
+        for frame in frames:
+            stream.writing = True
+            await context.write(frame)
+            stream.writing = False
+            if stream.ending:
+                return
+
+    async def _refuse(self, error: CeError, context: Any) -> None:
+        code, details, trailer = to_status(error)
+        if isinstance(error, LimitReached) or not isinstance(error, Unreachable):
+            self._conductor.meter.streams_refused.inc()
+            log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
+        await context.abort(code, details, trailer)

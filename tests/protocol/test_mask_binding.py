@@ -1,0 +1,522 @@
+"""Masks cancel exactly for all that contributors can add up, and never between contributors that were told two stories.
+
+Keys are given here; where they come from is the business of `test_handshake`. That nothing is masked twice alike over a
+whole job: `test_recordings`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from ce.errors import MessageError
+from ce.privacy.derivation import expand
+from ce.privacy.masks import BLOCK, Masks, set_stream_key, uncover
+from ce.protocol.keys.handshake import Attempt
+from ce.protocol.messages.task import Answer, Task
+from ce.protocol.modes.blind_site import BlindMember
+from ce.protocol.modes.mask_binding import Binding, Cover, object_digests, told
+from ce.protocol.topology.topology import Block, SharedColumn, View
+from ce.ring import Words
+from ce.steps.model import Sizes
+
+laws = settings(max_examples=40, deadline=None, derandomize=True)
+
+CONTEXT = hashlib.sha256(b"a context").digest()
+SET_KEY = hashlib.sha256(b"a set key").digest()
+EXTREMES = (0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63))
+WORDS = st.one_of(st.sampled_from(EXTREMES), st.integers(-(2**63), 2**63 - 1))
+SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5)
+
+
+def pair_keys(sites: Sequence[str]) -> dict[str, dict[str, bytes]]:
+    def key(*pair: str) -> bytes:
+        return hashlib.sha256(" and ".join(sorted(pair)).encode()).digest()
+
+    return {site: {peer: key(site, peer) for peer in sites if peer != site} for site in sites}
+
+
+def hidden(
+    parts: Mapping[str, Words], *, set_key: bytes | None = None, context: Mapping[str, bytes] | None = None
+) -> dict[str, Words]:
+    """What each contributor sends. The first adds the stream of the set, if there is one."""
+    sites = tuple(sorted(parts))
+    keys = pair_keys(sites)
+    own = dict.fromkeys(sites, CONTEXT) | dict(context or {})
+    streams: dict[str, bytes | None] = dict.fromkeys(sites)
+    if set_key is not None:
+        streams[sites[0]] = set_stream_key(set_key, own[sites[0]])
+    return {
+        site: Masks(site, keys[site]).hide(1, "a", parts[site], dict.fromkeys(keys[site], own[site]), streams[site])
+        for site in sites
+    }
+
+
+def added(parts: Mapping[str, Words]) -> Words:
+    """Modulo 2^64, as everywhere."""
+    with np.errstate(over="ignore"):
+        total: Words = np.sum(np.stack(list(parts.values())), axis=0, dtype=np.int64)
+    return total
+
+
+def names(count: int) -> list[str]:
+    return [f"s{i:02d}" for i in range(count)]
+
+
+# Masks cancel.
+
+
+@laws
+@given(st.integers(1, 6), SHAPES, st.data())
+def test_the_sum_of_what_is_sent_is_the_sum_of_what_is_meant(
+    sites: int, shape: tuple[int, ...], data: st.DataObject
+) -> None:
+    parts = {site: data.draw(hnp.arrays(np.int64, shape, elements=WORDS)) for site in names(sites)}
+    before = {site: own.copy() for site, own in parts.items()}
+    sent = hidden(parts)
+    np.testing.assert_array_equal(added(sent), added(parts))
+    covered = hidden(parts, set_key=SET_KEY)
+    np.testing.assert_array_equal(uncover(added(covered), SET_KEY, CONTEXT), added(parts))
+    for site, own in parts.items():
+        np.testing.assert_array_equal(own, before[site])
+        assert sent[site].shape == shape
+        assert sent[site].dtype == np.int64
+        assert not np.shares_memory(sent[site], own)
+
+
+@pytest.mark.parametrize("words", [0, 1, BLOCK // 8 - 1, BLOCK // 8, BLOCK // 8 + 1, 3 * (BLOCK // 8) + 5])
+def test_arrays_of_any_length_are_masked_throughout(words: int) -> None:
+    rng = np.random.default_rng(words)
+    parts = {site: rng.integers(-(2**63), 2**63 - 1, words, endpoint=True) for site in names(3)}
+    sent = hidden(parts)
+    np.testing.assert_array_equal(added(sent), added(parts))
+    covered = added(hidden(parts, set_key=SET_KEY))
+    np.testing.assert_array_equal(uncover(covered, SET_KEY, CONTEXT), added(parts))
+    masks = [*(sent[site] - parts[site] for site in parts), covered - added(parts)]
+    for mask in masks:
+        # Not one word in the clear, and no word of a stream again: not in a later block of it either.
+        assert len(np.unique(mask)) == words
+        assert not (mask == 0).any()
+
+
+def test_every_contributor_has_masks_of_its_own_in_every_array() -> None:
+    zeros = {site: np.zeros((2, 3), dtype=np.int64) for site in names(4)}
+    other = hashlib.sha256(b"another").digest()
+    sent = [*hidden(zeros).values(), *hidden(zeros, context=dict.fromkeys(zeros, other)).values()]
+    assert len(np.unique(np.concatenate(sent))) == 8 * 6
+
+
+def test_one_contributor_alone_sends_its_words_and_in_blind_only_its_set_hides_them() -> None:
+    own = {"alone": np.arange(5)}
+    sent = hidden(own)["alone"]
+    np.testing.assert_array_equal(sent, np.arange(5))
+    assert not np.shares_memory(sent, own["alone"])
+    covered = hidden(own, set_key=SET_KEY)["alone"]
+    assert not (covered == np.arange(5)).any()
+    np.testing.assert_array_equal(uncover(covered, SET_KEY, CONTEXT), np.arange(5))
+
+
+def test_the_strides_of_an_array_do_not_matter() -> None:
+    rng = np.random.default_rng(4)
+    whole = rng.integers(-(2**63), 2**63 - 1, (6, 8, 10))
+    parts: dict[str, NDArray[Any]] = {
+        "every other": whole[::2, ::2, ::2],
+        "backwards": whole[::-1, :, ::-1],
+        "transposed": whole.T,
+        "by column": np.asfortranarray(whole),
+        "one word for all": np.broadcast_to(np.int64(7), (3, 4)),
+        "big-endian": whole.astype(">i8"),
+        "read-only": whole.view(),
+    }
+    parts["read-only"].flags.writeable = False
+    for what, own in parts.items():
+        before = own.copy()
+        like = np.ascontiguousarray(own, dtype=np.int64)
+        two = {"s00": own, "s01": np.zeros_like(like)}
+        found, expected = hidden(two)["s00"], hidden({**two, "s00": like})["s00"]
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+        assert found.shape == own.shape
+        np.testing.assert_array_equal(own, before, err_msg=what)
+
+
+def test_no_array_is_masked_twice_and_no_round_comes_back() -> None:
+    masks = Masks("s00", pair_keys(names(3))["s00"])
+    words = np.arange(3)
+
+    def hide(round_: int, name: str) -> Words:
+        return masks.hide(round_, name, words, dict.fromkeys(names(3)[1:], CONTEXT))
+
+    hide(1, "a")
+    hide(1, "b")
+    for again in ("a", "b"):
+        with pytest.raises(MessageError, match="no mask is used twice"):
+            hide(1, again)
+    hide(5, "a")
+    for round_, name in ((5, "a"), (4, "c"), (1, "b"), (0, "d")):
+        with pytest.raises(MessageError, match="no mask is used twice"):
+            hide(round_, name)
+    hide(5, "b")
+    hide(6, "a")
+
+
+# What masks are bound to.
+
+SITES = ("east", "north", "south")
+PARTS = {
+    "east": np.array([[5, 2**62, -1], [0, 0, 3]]),
+    "north": np.array([[1, 2**62, -1], [0, 7, 3]]),
+    "south": np.array([[1, 1, 2**63 - 1], [0, 0, -(2**63)]]),
+}
+
+
+@dataclass(frozen=True)
+class Objects:
+    """A block as one member is told of it."""
+
+    members: tuple[str, ...]
+    objects: tuple[str, ...]
+
+
+#: What sites hold beside block 1: two of them share a block, and one has objects of its own.
+OTHERS = {2: Objects(("east", "north"), ("o4", "o5")), 3: Objects(("south",), ("o6",))}
+
+
+@dataclass(frozen=True)
+class Story:
+    """All that one contributor believes about an array that it contributes to."""
+
+    name: str
+    definition: bytes = b'{"name":"job"}'
+    epoch: int = 2
+    roster: tuple[str, ...] = (*SITES, "west")
+    enrolments: bytes = b"s" * 32
+    members: tuple[str, ...] = SITES
+    objects: tuple[str, ...] = ("o1", "o2", "o3")
+    others: Mapping[int, Objects] = field(default_factory=lambda: OTHERS)
+    columns: tuple[str, ...] = ("age", "income")
+    categories: tuple[tuple[str, ...], ...] = (("a", "b"), ("c",))
+    bits: int = 40
+    round: int = 6
+    shape: tuple[int, ...] = (2, 3)
+    task: Task = field(
+        default_factory=lambda: Task(
+            6,
+            "sums",
+            1,
+            3,
+            (0, 1),
+            (1,),
+            {
+                "global/alpha": np.array([0.5, 1.5]),
+                "block/1/message": np.array([1.0, 2.0]),
+                "block/2/message": np.array([8.0, 9.0]),
+                "block/3/message": np.array([4.0]),
+                "columns/0/tables": np.array([0.25, 0.75]),
+            },
+        )
+    )
+    state: bytes | None = None  # blind: what all have in common, and what was seen of each scope, instead of the task
+    seen: Mapping[str, bytes] = field(
+        default_factory=lambda: {scope: scope.encode() * 4 for scope in ("block/1", "block/2", "block/3", "columns/0")}
+    )
+
+    @property
+    def binding(self) -> Binding:
+        if self.state is None:
+            return told(self.task)
+        return BlindMember._binding(cast(Any, SimpleNamespace(_state=self.state, _seen=self.seen)))
+
+    def cover(self, site: str) -> Cover:
+        roster = self.roster
+        held = {1: Objects(self.members, self.objects)}
+        held |= {number: own for number, own in self.others.items() if site in own.members}
+        blocks = {number: Block(number, own.members, len(own.objects)) for number, own in held.items()}
+        columns = tuple(
+            SharedColumn(at, name, "clustering", categories, self.members)
+            for at, (name, categories) in enumerate(zip(self.columns, self.categories, strict=True))
+        )
+        view = View(roster, Sizes(9, 2, 0, 3), blocks, columns, two_exchanges=True, together=False)
+        digests: dict[int, bytes] = {}
+        for number, own in held.items():
+            pseudonyms = np.array([np.void(hashlib.md5(o.encode()).digest()) for o in own.objects], dtype="V16")
+            digests |= object_digests(pseudonyms, {number: np.arange(len(own.objects))})
+        attempt = Attempt("job", self.definition, self.epoch, roster)
+        # More peers than any story has: keys alone must not be what keeps two stories apart.
+        keys = pair_keys((*SITES, "other", "west"))[site]
+        return Cover(attempt, site, view, digests, keys, self.enrolments)
+
+    def sent(self, site: str, words: Words) -> Words:
+        """What the site sends, laid out as the others lay it out."""
+        cover = self.cover(site)
+        if self.state is not None:
+            cover.set_keys = {cover._view.contributors(self.name): SET_KEY}
+        answer = Answer(
+            self.round, "sums", arrays={self.name: words.reshape(self.shape)}, fraction_bits={self.name: self.bits}
+        )
+        return cover.hide(answer, self.binding).arrays[self.name].reshape(words.shape)
+
+    def streams(self, site: str) -> dict[str, bytes]:
+        """The key of the site's keystream with each other contributor."""
+        cover, made = self.cover(site), cast(dict[str, bytes], {})
+        keys = cover._masks._extracted
+
+        def keep(round_: int, name: str, words: Words, contexts: Mapping[str, bytes], _: bytes | None) -> Words:
+            made.update({peer: expand(keys[peer], b"ce mask 1", context) for peer, context in contexts.items()})
+            return words
+
+        cover._masks = cast(Masks, SimpleNamespace(hide=keep))
+        arrays = {self.name: np.zeros(self.shape, dtype=np.int64)}
+        cover.hide(Answer(self.round, "sums", arrays=arrays, fraction_bits={self.name: self.bits}), self.binding)
+        return made
+
+
+def total_of(stories: Mapping[str, Story]) -> Words:
+    return added({site: own.sent(site, PARTS[site]) for site, own in stories.items()})
+
+
+Lie = Callable[[Story], Story]
+EVERYWHERE = ("global/mean_log", "block/1/sums", "columns/0/sums", "block/1/claims/1")
+_BLOCK, _COLUMNS, _CLAIMS = ("block/1/sums", "block/1/claims/1"), ("columns/0/sums",), ("block/1/claims/1",)
+#: What is changed, in which arrays it must be noticed whoever masks or reads them, and how it is changed.
+LIES: dict[str, tuple[tuple[str, ...], Lie]] = {
+    "definition": (EVERYWHERE, lambda s: replace(s, definition=b'{"name":"jpb"}')),
+    "epoch": (EVERYWHERE, lambda s: replace(s, epoch=3)),
+    "roster": (EVERYWHERE, lambda s: replace(s, roster=(*SITES, "other", "west"))),
+    "order of the roster": (EVERYWHERE, lambda s: replace(s, roster=("east", "south", "north", "west"))),
+    "enrolments of others": (EVERYWHERE, lambda s: replace(s, enrolments=b"t" * 32)),
+    "one contributor more": (_BLOCK + _COLUMNS, lambda s: replace(s, members=(*SITES, "west"))),
+    "another contributor": (_BLOCK + _COLUMNS, lambda s: replace(s, members=("east", "north", "other", "south"))),
+    "order of objects": (_BLOCK, lambda s: replace(s, objects=("o2", "o1", "o3"))),
+    "objects of the block": (_BLOCK, lambda s: replace(s, objects=("o1", "o2", "o4"))),
+    "column name": (_COLUMNS, lambda s: replace(s, columns=("age", "incomf"))),
+    "column name of claims": (_CLAIMS, lambda s: replace(s, columns=("age", "incomf"))),
+    "order of columns": (_COLUMNS, lambda s: replace(s, columns=("income", "age"), categories=(("c",), ("a", "b")))),
+    "order of categories": (_COLUMNS, lambda s: replace(s, categories=(("b", "a"), ("c",)))),
+    "a category": (_COLUMNS, lambda s: replace(s, categories=(("a", "x"), ("c",)))),
+    "categories of two columns": (_COLUMNS, lambda s: replace(s, categories=(("a",), ("b", "c")))),
+    "array": (EVERYWHERE, lambda s: replace(s, name=s.name[:-1] + ("0" if s.name.endswith("1") else "z"))),
+    "shape": (EVERYWHERE, lambda s: replace(s, shape=(3, 2))),
+    "flat shape": (EVERYWHERE, lambda s: replace(s, shape=(6,))),
+    "bits": (EVERYWHERE, lambda s: replace(s, bits=41)),
+    "round": (EVERYWHERE, lambda s: replace(s, round=7)),
+    "step": (EVERYWHERE, lambda s: replace(s, task=replace(s.task, step="objects"))),
+    "stage": (EVERYWHERE, lambda s: replace(s, task=replace(s.task, stage=2))),
+    "iteration": (EVERYWHERE, lambda s: replace(s, task=replace(s.task, iteration=4))),
+    "starts": (EVERYWHERE, lambda s: replace(s, task=replace(s.task, starts=(0, 2)))),
+    "retry": (EVERYWHERE, lambda s: replace(s, task=replace(s.task, retry=()))),
+    "retry instead of starts": (EVERYWHERE, lambda s: replace(s, task=replace(s.task, starts=(0,), retry=(1, 1)))),
+    "globals": (EVERYWHERE, lambda s: _told(s, "global/alpha", np.array([0.5, np.nextafter(1.5, 2)]))),
+    "messages": (_BLOCK, lambda s: _told(s, "block/1/message", np.array([2.0, 1.0]))),
+    "messages left out": (_BLOCK, lambda s: _told(s, "block/1/message", None)),
+    "tables": (_COLUMNS, lambda s: _told(s, "columns/0/tables", np.array([0.75, 0.25]))),
+    "one array told as another": (EVERYWHERE, lambda s: _told(_told(s, "global/alpha", None), "global/mu", _ALPHA)),
+}
+_ALPHA = np.array([0.5, 1.5])
+#: What is said about objects that several sites hold is in every mask between two of them.
+ABOUT_A_BLOCK = {
+    "one contributor more",
+    "another contributor",
+    "order of objects",
+    "objects of the block",
+    "messages",
+    "messages left out",
+}
+
+
+def masked_otherwise(what: str) -> tuple[str, ...]:
+    """In which arrays a contributor to whom this is told has other masks with the others."""
+    return EVERYWHERE if what in ABOUT_A_BLOCK else LIES[what][0]
+
+
+def _told(story: Story, name: str, array: NDArray[np.float64] | None) -> Story:
+    arrays = {other: own for other, own in story.task.arrays.items() if other != name}
+    if array is not None:
+        arrays[name] = array
+    return replace(story, task=replace(story.task, arrays=arrays))
+
+
+def contributors(name: str) -> dict[str, Story]:
+    """All who contribute to an array, of one mind. All sites contribute to a global one, so that these are all."""
+    story = Story(name, roster=SITES) if name.startswith("global/") else Story(name)
+    return dict.fromkeys(SITES, story)
+
+
+def test_an_answer_is_covered_once() -> None:
+    story = contributors("block/1/sums")["east"]
+    cover = story.cover("east")
+    arrays = {"block/1/sums": PARTS["east"], "global/bound": np.arange(2)}
+    answer = Answer(story.round, "sums", arrays=arrays, fraction_bits=dict.fromkeys(arrays, 0))
+    cover.hide(answer, story.binding)
+    other = told(replace(story.task, iteration=99))
+    for again in (answer, replace(answer, round=1), replace(answer, arrays={"global/bound": np.arange(9)})):
+        with pytest.raises(MessageError, match="no mask is used twice"):
+            cover.hide(again, other)
+    cover.hide(replace(answer, round=story.round + 1), story.binding)
+
+
+def truth() -> Words:
+    return added(PARTS)
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_contributors_of_one_mind_get_the_true_total(name: str) -> None:
+    stories = contributors(name)
+    np.testing.assert_array_equal(total_of(stories), truth())
+    blind = {site: replace(own, state=b"c" * 32) for site, own in stories.items()}
+    covered = total_of(blind)
+    assert not (covered == truth()).any()
+    for site in SITES:
+        np.testing.assert_array_equal(uncovered(blind[site], site, covered), truth())
+
+
+def uncovered(story: Story, site: str, total: Words) -> Words:
+    cover = story.cover(site)
+    cover.set_keys = {cover._view.contributors(story.name): SET_KEY}
+    found = cover.uncover(
+        {story.name: total.reshape(story.shape)}, {story.name: story.bits}, story.round, story.binding
+    )
+    return found[story.name].reshape(total.shape)
+
+
+@pytest.mark.parametrize("liar", ["first", "last"])
+@pytest.mark.parametrize("what", LIES)
+def test_whoever_was_told_anything_else_ruins_the_total(what: str, liar: str) -> None:
+    _, lie = LIES[what]
+    misled = SITES[0] if liar == "first" else SITES[-1]
+    for name in masked_otherwise(what):
+        stories = contributors(name)
+        stories[misled] = lie(stories[misled])
+        total = total_of(stories)
+        assert not (total == truth()).any(), f"{name}: some words of the total are true"
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_it_is_the_keystream_that_changes_not_only_with_whom_it_is_shared(what: str) -> None:
+    _, lie = LIES[what]
+    for name in masked_otherwise(what):
+        story = contributors(name)["north"]
+        before, after = story.streams("north"), lie(story).streams("north")
+        assert set(before) == {"east", "south"}
+        assert not set(before.values()) & set(after.values()), name
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_a_total_of_blind_is_not_read_by_whoever_was_told_anything_else(what: str) -> None:
+    arrays, lie = LIES[what]
+    for name in arrays:
+        stories = {site: replace(own, state=b"c" * 32) for site, own in contributors(name).items()}
+        covered = total_of(stories)
+        misled = lie(stories["south"])
+        if misled.task is not stories["south"].task:
+            misled = replace(misled, state=b"d" * 32)  # whatever is told goes into the state
+        assert not (uncovered(misled, "south", covered) == truth()).any(), name
+
+
+def test_what_does_not_concern_an_array_changes_nothing() -> None:
+    """A site is told about its own blocks only: masks of other arrays must not need that all were told the same."""
+    for name in EVERYWHERE:
+        for state in (None, b"c" * 32):
+            stories = {site: replace(own, state=state) for site, own in contributors(name).items()}
+            expected = total_of(stories)
+            stories["south"] = _said(_said(stories["south"], "block/3", 7.0), "block/2", 7.0)
+            stories["south"] = replace(stories["south"], others={3: Objects(("south",), ("o7", "o8"))})
+            np.testing.assert_array_equal(total_of(stories), expected)
+    for name, elsewhere in (("global/mean_log", "columns/0"), ("block/1/sums", "columns/0"), (*_COLUMNS, "columns/1")):
+        stories = contributors(name)
+        stories["east"] = _told(stories["east"], f"{elsewhere}/tables", np.array([0.5, 0.5]))
+        np.testing.assert_array_equal(total_of(stories), truth())
+
+
+# What two sites are told about objects that both hold is in all masks between them.
+
+
+def _said(story: Story, scope: str, value: float | None) -> Story:
+    """Something else told about a block: in masked by the task, in blind by the totals so far."""
+    if story.state is None:
+        return _told(story, f"{scope}/message", None if value is None else np.array([value]))
+    seen = {other: own for other, own in story.seen.items() if other != scope}
+    return replace(story, seen=seen if value is None else {**seen, scope: hashlib.sha256(bytes(int(value))).digest()})
+
+
+def _block(story: Story, number: int, own: Objects | None) -> Story:
+    others = {other: known for other, known in story.others.items() if other != number}
+    return replace(story, others=others if own is None else {**others, number: own})
+
+
+#: To whom it is told, with whom alone its masks are others then, and what.
+LIES_ABOUT_TWO: dict[str, tuple[str, str, Lie]] = {
+    "a block that the peer is told of": ("east", "north", lambda s: _block(s, 2, None)),
+    "a block that the peer is not told of": (
+        "east",
+        "south",
+        lambda s: _block(s, 4, Objects(("east", "south"), ("o7",))),
+    ),
+    "by the last": ("south", "east", lambda s: _block(s, 4, Objects(("east", "south"), ("o7",)))),
+    "a second block that the peer is not told of": (
+        "north",
+        "east",
+        lambda s: _block(s, 10, Objects(("east", "north"), ("o7",))),
+    ),
+    "a site more in it": ("east", "north", lambda s: _block(s, 2, Objects(("east", "north", "west"), ("o4", "o5")))),
+    "its number": ("north", "east", lambda s: _block(_block(s, 2, None), 12, OTHERS[2])),
+    "an object of it": ("north", "east", lambda s: _block(s, 2, Objects(("east", "north"), ("o4", "o6")))),
+    "an object less": ("east", "north", lambda s: _block(s, 2, Objects(("east", "north"), ("o4",)))),
+    "the order of its objects": ("east", "north", lambda s: _block(s, 2, Objects(("east", "north"), ("o5", "o4")))),
+    "its messages": ("east", "north", lambda s: _said(s, "block/2", 7.0)),
+    "its messages to the other": ("north", "east", lambda s: _said(s, "block/2", 7.0)),
+    "its messages left out": ("north", "east", lambda s: _said(s, "block/2", None)),
+}
+
+
+@pytest.mark.parametrize("state", [None, b"c" * 32], ids=["masked", "blind"])
+@pytest.mark.parametrize("what", LIES_ABOUT_TWO)
+def test_two_sites_that_are_told_unlike_things_of_their_objects_ruin_every_total(
+    what: str, state: bytes | None
+) -> None:
+    misled, peer, lie = LIES_ABOUT_TWO[what]
+    for name in EVERYWHERE:
+        stories = {site: replace(own, state=state) for site, own in contributors(name).items()}
+        before = stories[misled].streams(misled)
+        stories[misled] = lie(stories[misled])
+        after = stories[misled].streams(misled)
+        assert {other for other in before if before[other] != after[other]} == {peer}, name
+        total = total_of(stories)
+        if state is None:
+            assert not (total == truth()).any(), name
+        else:
+            for reader in SITES:
+                assert not (uncovered(stories[reader], reader, total) == truth()).any(), name
+
+
+@pytest.mark.parametrize("state", [None, b"c" * 32], ids=["masked", "blind"])
+@pytest.mark.parametrize("what", LIES_ABOUT_TWO)
+def test_told_alike_to_both_it_ruins_nothing(what: str, state: bytes | None) -> None:
+    misled, peer, lie = LIES_ABOUT_TWO[what]
+    for name in EVERYWHERE:
+        stories = {site: replace(own, state=state) for site, own in contributors(name).items()}
+        stories |= {site: lie(stories[site]) for site in (misled, peer)}
+        total = total_of(stories)
+        found = total if state is None else uncovered(stories["south"], "south", total)
+        np.testing.assert_array_equal(found, truth())
+
+
+@laws
+@given(st.sampled_from(sorted(LIES)), st.sampled_from(SITES), st.sampled_from(SITES))
+def test_the_same_lie_to_two_of_three_is_noticed_too(what: str, one: str, other: str) -> None:
+    _, lie = LIES[what]
+    if one == other:
+        return
+    for name in masked_otherwise(what):
+        stories = contributors(name)
+        stories |= {site: lie(stories[site]) for site in (one, other)}
+        assert not (total_of(stories) == truth()).any()

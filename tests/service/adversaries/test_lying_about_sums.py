@@ -1,0 +1,476 @@
+"""A coordinator that lies to honest sites about what they cannot check: it gets noise, and the job fails.
+
+Which objects others hold too, in which order, how large the job is, what the others were told, what their parts come
+to: masks are bound to all of it, so that they do not cancel between sites that were told different things. In `masked`
+the liar is itself the home, and what it adds up is noise; in `blind` the members see that a total cannot be, and what
+sites send to each other through its hands opens nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from support.lying_sites import (
+    ALL,
+    COMMON,
+    HEARER,
+    LEAVE,
+    MEMBERS,
+    TWO,
+    Change,
+    Heard,
+    Lie,
+    LyingTable,
+    Scene,
+    about_north,
+    arrays_of,
+    ask,
+    assert_broken,
+    assert_noise,
+    assert_refused,
+    column_in,
+    enrolment_in,
+    job_of,
+    mail,
+    older,
+    others,
+    put,
+    scene_fixture,  # noqa: F401 (a fixture)
+    set_to,
+    task_of,
+    total_of,
+    totals,
+    truth_fixture,  # noqa: F401 (a fixture)
+    with_arrays,
+)
+
+from ce.errors import BrokenTotals, MessageError, Refused
+from ce.protocol.messages.task import Answer, Array, Task
+from ce_client.attempt.attempt import Participant
+from ce_proto.v1 import site_pb2 as pb
+
+hidden_modes = pytest.mark.parametrize("privacy", ["masked", "blind"])
+
+
+# Who holds what: told to one site only, and seen in the sum.
+
+
+def shrink(message: pb.Alignment, table: LyingTable) -> None:
+    """One object is left in the block of two; the others are said to be of this site alone."""
+    rows = arrays_of(message.parts)
+    own = next(block for block in message.blocks if len(block.members) == 1)
+    two = next(block for block in message.blocks if block.index == TWO)
+    rows[f"rows/{own.index}"] = np.concatenate([rows[f"rows/{own.index}"], rows[f"rows/{TWO}"][1:]])
+    rows[f"rows/{TWO}"] = rows[f"rows/{TWO}"][:1]
+    own.size, two.size = len(rows[f"rows/{own.index}"]), 1
+    enrolment_in(message, own.members[0]).private_objects = own.size
+    put(message.parts, rows)
+
+
+def swap(one: str, other: str) -> Change:
+    """The first objects of two blocks."""
+
+    def change(rows: dict[str, Array]) -> None:
+        rows[one][0], rows[other][0] = rows[other][0].copy(), rows[one][0].copy()
+
+    return with_arrays(change)
+
+
+def other_members(message: pb.Alignment, table: LyingTable) -> None:
+    """East hears that it shares with west what it shares with north."""
+    two = next(block for block in message.blocks if block.index == TWO)
+    del two.members[:]
+    two.members.extend(["east", "west"])
+
+
+def other_category(message: pb.Alignment, table: LyingTable) -> None:
+    """A category of others, in the place of one of theirs that this site has never seen."""
+    column, own = column_in(message, "common"), table.enrolled(HEARER)["common"]
+    at = next(at for at, token in enumerate(column.categories) if token not in own)
+    column.categories[at] = b"x" * 16
+
+
+#: What, to whom, and which total is noise.
+SHOWN: dict[str, tuple[str, Change, str]] = {
+    "objects in another order": (
+        HEARER,
+        with_arrays(lambda rows: rows.update({f"rows/{ALL}": rows[f"rows/{ALL}"][::-1]})),
+        f"block/{ALL}/claims/{COMMON}",
+    ),
+    "an object of another block": (HEARER, swap(f"rows/{ALL}", "rows/4"), f"block/{ALL}/claims/{COMMON}"),
+    "an object of another shared block": (
+        "east",
+        swap(f"rows/{ALL}", f"rows/{TWO}"),
+        f"block/{ALL}/claims/{COMMON}",
+    ),
+    "categories in another order": (
+        HEARER,
+        lambda m, _: column_in(m, "common").categories.reverse(),
+        f"columns/{COMMON}/sums",
+    ),
+    "another category of others": (HEARER, other_category, f"columns/{COMMON}/sums"),
+    "another number of objects that a peer holds alone": (
+        HEARER,
+        about_north(set_to("private_objects", lambda n: n + 1)),
+        "global/objects",
+    ),
+}
+
+
+@pytest.mark.parametrize(("to", "change", "name"), SHOWN.values(), ids=SHOWN)
+def test_masked_sums_of_sites_that_were_shown_different_things_are_noise(
+    scene: Scene, truth: Heard, to: str, change: Change, name: str
+) -> None:
+    table = scene.begin(job_of("masked"), Lie(to, "alignment", change))
+    table.run()
+    assert_broken(table)
+    assert_noise(table, truth, name)
+
+
+@pytest.mark.parametrize(("to", "change", "name"), SHOWN.values(), ids=SHOWN)
+def test_blind_sites_that_were_shown_different_things_see_it_in_the_totals(
+    scene: Scene, to: str, change: Change, name: str
+) -> None:
+    table = scene.begin(job_of("blind"), Lie(to, "alignment", change))
+    table.run()
+    assert_broken(table)
+
+
+@hidden_modes
+def test_sums_of_sites_that_were_told_different_sizes_are_noise(scene: Scene, truth: Heard, privacy: str) -> None:
+    """Of more objects than there are follows another scale. The liar hides from its own machine that it is another."""
+    table = scene.begin(job_of(privacy), Lie(HEARER, "alignment", lambda m, _: setattr(m.sizes, "objects", 26)))
+    bits: dict[tuple[int, str], list[int]] = {}
+
+    def amend(site: str, frame: pb.SiteFrame) -> None:
+        for part in frame.answer.parts.parts:
+            seen = bits.setdefault((frame.answer.round, part.name), [])
+            seen.append(part.fraction_bits)
+            part.fraction_bits = seen[0]
+
+    table.amend = amend
+    table.run()
+    scales = [set(seen) for (_, name), seen in bits.items() if name == f"columns/{COMMON}/sums"]
+    assert len(scales[0]) == 2, "the scale is the same: the test shows nothing"
+    assert_broken(table)
+    if privacy == "masked":
+        assert_noise(table, truth, f"columns/{COMMON}/sums")
+
+
+@hidden_modes
+def test_an_older_enrolment_of_one_of_two_peers_is_seen_in_the_sums(scene: Scene, privacy: str) -> None:
+    table = scene.begin(job_of(privacy), Lie(HEARER, "alignment", older, revision=1), policies=LEAVE)
+    table.run()
+    assert table.since[HEARER][0].WhichOneof("frame") == "ready", "it cannot know"
+    assert_broken(table)
+
+
+# A block of one object.
+
+
+def test_a_block_of_one_object_is_refused_by_the_sites_own_rules(scene: Scene) -> None:
+    rule = {"east": {"min_objects": 2, "below_minimum": "refuse"}}
+    assert scene.finish(job_of("masked"), policies=rule).state == "done"
+    table = scene.begin(job_of("masked"), Lie("east", "alignment", shrink), policies=rule)
+    table.run()
+    assert_refused(table, Refused, "1 objects would be in a part that this site sends", "east")
+    assert table.record.rule == "min_objects"
+
+
+SINGLED_OUT: dict[str, Change] = {"one object": shrink, "other members": other_members}
+
+
+@pytest.mark.parametrize("change", SINGLED_OUT.values(), ids=SINGLED_OUT)
+def test_masked_sums_of_one_object_are_noise(scene: Scene, truth: Heard, change: Change) -> None:
+    table = scene.begin(job_of("masked"), Lie("east", "alignment", change))
+    sites = table.pause(pb.STEP_OPEN)
+    answers = {name: ask(site, Task(1, "open")) for name, site in sites.items()}
+    for what in ("labels", "hidden", f"claims/{COMMON}"):
+        name = f"block/{TWO}/{what}"
+        got, true = (
+            sum(answered[site][:1] for site in MEMBERS[TWO])
+            for answered in ({site: answers[site].arrays[name] for site in MEMBERS[TWO]}, truth[1, name])
+        )
+        assert 0 <= true <= 7
+        assert abs(got) > 2**20, "this could be a number of labels"
+
+
+@pytest.mark.parametrize("change", SINGLED_OUT.values(), ids=SINGLED_OUT)
+def test_blind_totals_of_one_object_are_seen_to_be_wrong(scene: Scene, change: Change) -> None:
+    table = scene.begin(job_of("blind"), Lie("east", "alignment", change))
+    sites = table.pause(pb.STEP_KEYS)
+    keys = {name: ask(site, Task(1, "keys")) for name, site in sites.items()}
+    if change is other_members:  # a set of sites that north has never heard of
+        with pytest.raises(MessageError, match="keys of other sets of sites"):
+            ask(sites["north"], Task(2, "open", arrays=mail(keys, "north")))
+        return
+    answers = {name: ask(site, Task(2, "open", arrays=mail(keys, name))) for name, site in sites.items()}
+    for name in MEMBERS[TWO]:
+        told = totals(answers) | {
+            array: words if words.shape == own.shape else own + words[: len(own)]
+            for array, own in answers[name].arrays.items()
+            for words in [totals(answers, *(set(MEMBERS[TWO]) - {name})).get(array, own)]
+            if array.startswith(f"block/{TWO}/")
+        }
+        with pytest.raises(BrokenTotals):
+            ask(sites[name], Task(3, "shares", arrays=told))
+
+
+# Tasks: what two members are told differs.
+
+#: All totals that west is in; whatever two sites are told of objects that both hold is in all masks between them.
+EVERYTHING = (f"block/{ALL}/sums", f"columns/{COMMON}/sums", "global/bound", "global/moved")
+#: What, and which totals are noise.
+TOLD: dict[str, tuple[Change, tuple[str, ...]]] = {
+    "another message": (others(f"block/{ALL}/message"), EVERYTHING),
+    "other tables": (others(f"columns/{COMMON}/tables"), (f"columns/{COMMON}/sums",)),
+    "other globals": (others("global/alpha"), EVERYTHING),
+    "another iteration": (lambda m, _: setattr(m, "iteration", 3), EVERYTHING),
+}
+
+
+@pytest.mark.parametrize(("change", "names"), TOLD.values(), ids=TOLD)
+def test_masked_sums_of_members_that_were_told_different_things_are_noise(
+    scene: Scene, truth: Heard, change: Change, names: tuple[str, ...]
+) -> None:
+    table = scene.begin(job_of("masked"), Lie(HEARER, "task", change, step=pb.STEP_SUMS, iteration=2))
+    table.run()
+    assert_broken(table)
+    for name in names:
+        assert_noise(table, truth, name)
+    # Sites that were told the same about the objects of theirs alone have what they had.
+    name, last = f"block/{TWO}/sums", max(at for at, _ in table.heard)
+    np.testing.assert_array_equal(total_of(table.heard[last, name]), total_of(truth[last, name]))
+
+
+IMPOSSIBLE: dict[str, tuple[int, int, Change, str]] = {
+    "more labels than columns": (
+        pb.STEP_COUNTS,
+        0,
+        with_arrays(lambda a: a[f"block/{ALL}/labels"].__iadd__(1)),
+        "labels: counts that cannot be those of all sites",
+    ),
+    "fewer labels than this site has": (
+        pb.STEP_COUNTS,
+        0,
+        with_arrays(lambda a: a[f"block/{ALL}/labels"].__imul__(0)),
+        "labels: counts that cannot be those of all sites",
+    ),
+    "more hidden labels than labels": (
+        pb.STEP_COUNTS,
+        0,
+        with_arrays(lambda a: a[f"block/{ALL}/hidden"].__iadd__(2)),
+        "hidden: counts that cannot be those of all sites",
+    ),
+    "a message that no object has": (
+        pb.STEP_SUMS,
+        2,
+        with_arrays(lambda a: a[f"block/{ALL}/message"].__iadd__(1)),
+        "message: not between 0 and 1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "iteration", "change", "says"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_what_cannot_be_is_refused(scene: Scene, step: int, iteration: int, change: Change, says: str) -> None:
+    table = scene.begin(job_of("masked"), Lie(HEARER, "task", change, step=step, iteration=iteration))
+    table.run()
+    assert_refused(table, MessageError, says)
+
+
+def test_masked_sums_of_fewer_sites_than_all_are_noise(scene: Scene, truth: Heard) -> None:
+    """Nobody need lie: who adds up only some of what it hears, or looks at one site alone, has nothing."""
+    table = scene.begin(job_of("masked"))
+    table.run()
+    assert table.record.state == "done"
+    assert table.heard.keys() == truth.keys()
+    for key, words in table.heard.items():
+        np.testing.assert_array_equal(total_of(words), total_of(truth[key]), err_msg=str(key))
+        for some in (some for r in range(1, len(words)) for some in combinations(words, r)):
+            got, true = (total_of({site: heard[key][site] for site in some}) for heard in (table.heard, truth))
+            assert (got != true).all(), (key, some)
+
+
+# Blind: the totals, and what sites send to each other, pass through the liar's hands.
+
+
+def less_of_north(message: pb.Task, table: LyingTable) -> None:
+    """The total without one site's part."""
+    arrays = arrays_of(message.parts)
+    name = f"block/{ALL}/sums"
+    part = table.heard[message.round - 1, name]["north"]
+    arrays[name] = arrays[name] - part  # type: ignore[operator]
+    put(message.parts, arrays)
+
+
+def last_time(message: pb.Task, table: LyingTable) -> None:
+    """The totals of the iteration before."""
+    before = [f.task for f in table.told[HEARER] if f.WhichOneof("frame") == "task" and f.task.step == message.step]
+    put(message.parts, arrays_of(before[-1].parts))
+
+
+def there_and_back(arrays: dict[str, Array]) -> None:
+    """Another total of the same sum over the clusters, so that no law is broken by itself."""
+    words = arrays[f"block/{ALL}/sums"]
+    words[:, 0] += 2**20
+    words[:, 1] -= 2**20
+
+
+#: What, to whom, in which step and iteration.
+ALTERED: dict[str, tuple[str, int, int, Change]] = {
+    "the part of a site left out": (HEARER, pb.STEP_SHARES, 2, less_of_north),
+    "totals of the last time": (HEARER, pb.STEP_SHARES, 2, last_time),
+    "labels counted otherwise": (
+        HEARER,
+        pb.STEP_SHARES,
+        0,
+        with_arrays(lambda a: a[f"block/{ALL}/labels"].__isub__(1)),
+    ),
+    "an object less": (HEARER, pb.STEP_COUNTS, 0, with_arrays(lambda a: a["global/objects"].__isub__(1))),
+    "other object sums": (HEARER, pb.STEP_SHARES, 2, with_arrays(there_and_back)),
+    "other object sums for the first site": ("east", pb.STEP_SHARES, 2, with_arrays(there_and_back)),
+    "other column sums": (HEARER, pb.STEP_SHARES, 2, others(f"columns/{COMMON}/sums")),
+}
+
+
+@pytest.mark.parametrize(("to", "step", "iteration", "change"), ALTERED.values(), ids=ALTERED)
+def test_altered_totals_are_seen_by_the_members(
+    scene: Scene, to: str, step: int, iteration: int, change: Change
+) -> None:
+    table = scene.begin(job_of("blind"), Lie(to, "task", change, step=step, iteration=iteration))
+    table.run()
+    assert_broken(table)
+
+
+@pytest.mark.parametrize(
+    ("to", "step", "hearers"),
+    [(HEARER, pb.STEP_SUMS, (HEARER,)), ("east", pb.STEP_DECIDE, ("north", "west"))],
+    ids=["one site", "the first site"],
+)
+def test_totals_that_the_first_site_was_not_told_are_refused(
+    scene: Scene, to: str, step: int, hearers: tuple[str, ...]
+) -> None:
+    """Who decides says from what; so those that were told something else do not follow."""
+    iteration = 2 if step == pb.STEP_SUMS else 1
+    table = scene.begin(job_of("blind"), Lie(to, "task", others("global/bound"), step=step, iteration=iteration))
+    table.run()
+    assert set(table.refusals) == set(hearers)
+    for site in hearers:
+        assert isinstance(table.refusals[site], MessageError)
+        assert "state: the first site was told other totals than this one" in str(table.refusals[site])
+        last = [frame.task for frame in table.told[site] if frame.WhichOneof("frame") == "task"][-1]
+        assert not any(site in words for (at, _), words in table.heard.items() if at == last.round)
+    assert (table.record.state, table.record.exit_code) == ("failed", 7)
+
+
+def letter_of(site: str, name: str) -> Change:
+    """What was sealed for another site."""
+
+    def change(message: pb.Task, table: LyingTable) -> None:
+        sent = table.heard[message.round - 1, f"sealed/{site}"][name.removeprefix("sealed/")]
+        put(message.parts, arrays_of(message.parts) | {name: sent})
+
+    return change
+
+
+def old_letter(message: pb.Task, table: LyingTable) -> None:
+    """What was decided in the iteration before, and sealed for this very site."""
+    before = table.heard[message.round - 4, f"sealed/{HEARER}"]["east"]
+    put(message.parts, arrays_of(message.parts) | {"sealed/east": before})
+
+
+NOT_FOR_THIS = "ciphertext: was not sealed for this site, job and epoch by that peer"
+LETTERS: dict[str, tuple[int, int, Change, str]] = {
+    "another site's keys": (pb.STEP_OPEN, 0, letter_of("north", "sealed/east"), NOT_FOR_THIS),
+    "no keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a.pop("sealed/east")), "sealed/east: missing"),
+    "changed keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a["sealed/east"].__ixor__(1)), NOT_FOR_THIS),
+    "another site's decision": (pb.STEP_SUMS, 2, letter_of("north", "sealed/east"), NOT_FOR_THIS),
+    "an old decision": (pb.STEP_SUMS, 3, old_letter, NOT_FOR_THIS),
+    "no decision": (pb.STEP_SUMS, 2, with_arrays(lambda a: a.pop("sealed/east")), "sealed/east: missing"),
+    "no total": (pb.STEP_SUMS, 2, with_arrays(lambda a: a.pop("global/bound")), "global/bound: the total is missing"),
+}
+
+
+@pytest.mark.parametrize(("step", "iteration", "change", "says"), LETTERS.values(), ids=LETTERS)
+def test_what_a_peer_has_not_sealed_for_this_is_refused(
+    scene: Scene, step: int, iteration: int, change: Change, says: str
+) -> None:
+    table = scene.begin(job_of("blind"), Lie(HEARER, "task", change, step=step, iteration=iteration))
+    table.run()
+    assert_refused(table, MessageError, says)
+
+
+def test_a_site_that_is_said_to_share_everything_with_everybody_is_not_led_astray(scene: Scene) -> None:
+    """West cannot know of the block that it has no part in; but then it expects other steps than it is asked for."""
+    table = scene.begin(job_of("blind"), Lie(HEARER, "alignment", lambda m, _: setattr(m, "together", True)))
+    table.run()
+    assert "step: not the one that follows" in str(table.refusals[HEARER])
+    assert table.record.state == "failed"
+
+
+@contextmanager
+def by_hand(scene: Scene) -> Iterator[tuple[dict[str, Participant], Callable[..., dict[str, Answer]]]]:
+    """The sites of a blind job that has come to the first sums, and how to put tasks to them, totals and letters."""
+    table = scene.begin(job_of("blind"))
+    sites = table.pause(pb.STEP_SUMS)
+    waiting = {site: task_of(task) for site, task in table.waiting.items()}
+    last = {site: ask(own, waiting[site]) for site, own in sites.items()}
+    round_ = waiting[HEARER].round
+
+    def put_to(step: Any, *names: str, letters: Mapping[str, Answer] | None = None) -> dict[str, Answer]:
+        nonlocal last, round_
+        round_ += 1
+        told = {s: {n: totals(last)[n] for n in last[s].arrays} | mail(letters or {}, s) for s in sites}
+        answers = {s: ask(sites[s], Task(round_, step, 0, 1, arrays=told[s])) for s in names or sites}
+        if step not in ("keys", "decide"):
+            last = answers
+        return answers
+
+    yield sites, put_to
+
+
+FOLLOWS = "step: comes before what it follows from"
+UNDECIDED = "step: nothing is to be decided here now"
+
+
+@pytest.mark.parametrize(
+    ("before", "step", "site", "says"),
+    [
+        # The decision is skipped.
+        (["shares"], "sums", "east", FOLLOWS),
+        (["shares"], "sums", "north", "sealed/east: missing"),
+        (["shares"], "finish", "east", FOLLOWS),
+        (["shares"], "finish", "north", "sealed/east: missing"),
+        # Keys, openings and decisions again, or out of turn, or of somebody else.
+        ([], "keys", "east", "step: keys were made before"),
+        (["shares"], "keys", "west", "step: keys were made before"),
+        ([], "open", "east", "step: not the one that follows"),
+        (["shares"], "open", "east", "step: not the one that follows"),
+        ([], "decide", "east", UNDECIDED),
+        (["shares"], "decide", "west", UNDECIDED),
+        (["shares", "decide"], "decide", "east", UNDECIDED),
+        # Words before the totals of the last ones are known.
+        ([], "sums", "west", "step: not the one that follows"),
+        (["shares"], "shares", "west", "sealed/east: missing"),
+    ],
+)
+def test_blind_steps_have_an_order(scene: Scene, before: list[str], step: str, site: str, says: str) -> None:
+    with by_hand(scene) as (_, put_to):
+        for other in before:
+            put_to(other, *(["east"] if other == "decide" else []))
+        with pytest.raises(MessageError, match=says):
+            put_to(step, site)
+
+
+def test_by_hand_is_as_the_coordinator_does_it(scene: Scene) -> None:
+    with by_hand(scene) as (_, put_to):
+        for _ in range(2):
+            put_to("shares")
+            decided = put_to("decide", "east")
+            answers = put_to("sums", letters=decided)
+        assert all(answer.arrays for answer in answers.values())

@@ -1,0 +1,319 @@
+"""A site's rules, over the whole protocol: what falls below a minimum is left out or refused by name, before anything
+computed from labels has left; a job with things left out gives the bits of a simulation under the same rules.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from support.processes import write_labels
+from support.tabletop import Table, make_sites
+
+import ce
+from ce.ring import Reals
+from ce_client.state.consents import Consents
+from ce_client.state.ledger import FILE_NAME, entries, verify
+from ce_client.state.previews import Previews
+from ce_client.state.rosters import Rosters
+from ce_proto.v1 import site_pb2 as pb
+
+SITES = ("east", "north", "south", "west")
+SECRETS = {site: hashlib.sha256(site.encode()).digest() for site in SITES}
+N = 130
+
+
+def labels(seed: int, columns: int, missing: float = 0.0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    truth = np.random.default_rng(0).integers(0, 3, N)
+    cells = np.where(rng.random((N, columns)) < 0.2, rng.integers(0, 3, (N, columns)), truth[:, None])
+    return np.where(rng.random((N, columns)) < missing, -1, cells)
+
+
+def table(site: str, rows: Any = slice(None), columns: int = 3, votes: int = 0, missing: float = 0.0) -> ce.LabelTable:
+    """Columns of the site's own; ids o0, o1, ..."""
+    cells = labels(SITES.index(site), columns + votes, missing)[rows]
+    names = [f"{site}_{j}" for j in range(columns)] + [f"vote_{site}_{j}" for j in range(votes)]
+    ids = [f"o{i}" for i in np.arange(N)[rows]]
+    return ce.LabelTable.from_arrays(cells, ids=ids, columns=names, classifiers=("vote_*",) if votes else ())
+
+
+def seated(tmp_path: Path, tables: dict[str, ce.LabelTable], policy: str = "") -> Table:
+    """Everybody at the table, with the default policy and what is given."""
+    files = {site: tmp_path / f"{site}.csv" for site in tables}
+    for site, own in tables.items():
+        write_labels(files[site], own)
+    seats = Table(make_sites(tmp_path, files, SECRETS, policy=policy))
+    seats.connect()
+    return seats
+
+
+def job_of(seats: Table, name: str = "job", **keys: Any) -> ce.Job:
+    asked: dict[str, Any] = {"clusters": 3, "restarts": 2, "max_iterations": 8} | keys
+    if asked.get("model") == "bc3e":
+        del asked["clusters"], asked["restarts"]
+    return ce.Job(name=name, sites=tuple(seats.seats), **asked)
+
+
+def run(seats: Table, job: ce.Job) -> Any:
+    seats.submit(job.definition(), job.name)
+    seats.run()
+    return seats.machine.records[job.name]
+
+
+def memberships(seats: Table, site: str, job: str) -> tuple[Reals, list[str]]:
+    path = seats.seats[site].resources.settings.results / job / "consensus.csv"
+    header, *rows = [line.split(",") for line in path.read_text().splitlines()]
+    marks = [row[header.index("excluded")] for row in rows] if "excluded" in header else []
+    return np.array([[float(value) for value in row[3:6]] for row in rows]), marks
+
+
+def answers(seats: Table) -> list[pb.Answer]:
+    frames = map(pb.SiteFrame.FromString, seats.up_recording)
+    return [frame.answer for frame in frames if frame.WhichOneof("frame") == "answer"]
+
+
+def assert_as_simulated(seats: Table, job: ce.Job, tables: dict[str, ce.LabelTable], policy: dict[str, Any]) -> Any:
+    """The same bits as on one machine under the same rules; who was left out is said in the same words."""
+    read = {site: ce.LabelTable.from_csv(seats.seats[site].resources.settings.labels.file) for site in tables}
+    simulated = ce.simulate(job, read, secrets=SECRETS, policy=policy)
+    for site in tables:
+        own, _ = memberships(seats, site, job.name)
+        np.testing.assert_array_equal(own, simulated.sites[site].memberships)
+        report = json.loads((seats.seats[site].resources.settings.results / job.name / "report.json").read_text())
+        left = [(e["rule"], e["objects"]) for e in report["excluded"]]
+        told = [(e.rule, e.objects) for e in simulated.excluded if e.site == site and e.rule.startswith("min_")]
+        assert left == told
+    return simulated
+
+
+# What is left out.
+
+
+@pytest.mark.parametrize("privacy", ["masked", "blind"])
+def test_blocks_below_a_minimum_are_left_out_and_scored_at_home(tmp_path: Path, privacy: str) -> None:
+    tables = {
+        "east": table("east", np.r_[0:60, 60:85]),
+        "north": table("north", np.r_[0:60, 85:105]),
+        "south": table("south", np.r_[0:60, 105:125]),
+        "west": table("west", np.r_[5:60, 60:65]),  # five objects with the others only, five with east only
+    }
+    seats = seated(tmp_path, tables)
+    job = job_of(seats, privacy=privacy)
+    assert run(seats, job).state == "done"
+    simulated = assert_as_simulated(seats, job, tables, {})
+    left = {(e.site, e.rule): e.objects for e in simulated.excluded}
+    threes = dict.fromkeys((("east", "min_objects"), ("north", "min_objects"), ("south", "min_objects")), 5)
+    assert left == threes | {("east", "min_sites"): 5, ("west", "min_sites"): 5}
+    own, marks = memberships(seats, "west", job.name)
+    assert marks.count("1") == 5
+    assert np.isfinite(own).all()
+    assert verify(
+        seats.seats["west"].resources.settings.state / FILE_NAME, seats.seats["west"].resources.certificate
+    ).ok
+
+
+def test_objects_of_one_site_count_only_among_those_of_other_sites(tmp_path: Path) -> None:
+    """Their shares of the globals are sums over them alone: with fewer than three such sites a total is one's own."""
+    tables = {site: table(site, np.r_[0:60, 60:90] if site == "east" else np.r_[0:60]) for site in SITES}
+    seats = seated(tmp_path, tables)
+    job = job_of(seats)
+    assert run(seats, job).state == "done"
+    simulated = assert_as_simulated(seats, job, tables, {})
+    assert [(e.site, e.rule, e.objects) for e in simulated.excluded] == [("east", "min_sites", 30)]
+
+
+@pytest.mark.parametrize("privacy", ["masked", "blind"])
+def test_objects_with_too_few_labels_are_left_out_once_labels_are_counted(tmp_path: Path, privacy: str) -> None:
+    tables = {site: table(site, missing=0.35) for site in SITES}
+    seats = seated(tmp_path, tables)
+    job = job_of(seats, privacy=privacy)
+    assert run(seats, job).state == "done"
+    simulated = assert_as_simulated(seats, job, tables, {})
+    assert sum(e.objects for e in simulated.excluded if e.rule == "min_foreign_columns") > 20
+
+
+def test_votes_on_objects_with_too_few_ballots_are_left_out(tmp_path: Path) -> None:
+    tables = {site: table(site, votes=1) for site in SITES}
+    thin = ce.LabelTable.from_arrays(tables["west"], noise="missing")
+    codes = thin.columns[-1].codes
+    assert codes is not None
+    codes[:7] = -1  # west is silent about seven objects: three ballots are left, two of which hide the third
+    seats = seated(tmp_path, tables)
+    write_labels(tmp_path / "west.csv", thin)
+    job = job_of(seats, model="bc3e", classes=(0, 1, 2), privacy="masked")
+    record = run(seats, job)
+    assert (record.state, record.reason) == ("done", "")
+    left = [
+        json.loads((seats.seats[site].resources.settings.results / job.name / "report.json").read_text())["excluded"]
+        for site in ("east", "north", "south")
+    ]
+    assert all([(e["rule"], e["objects"]) for e in own] == [("min_classifiers", 7)] for own in left)
+
+
+def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
+    rows = {site: np.arange(30 * at, 30 * (at + 1)) for at, site in enumerate(SITES)}
+    tables = {}
+    for site in SITES:
+        cells = labels(9, 4)[rows[site]]
+        if site == "west":
+            cells[3:, 3] = -1  # three labels of west in c3 would stand for themselves
+        names = ["c0", "c1", "c2", "c3"]
+        tables[site] = ce.LabelTable.from_arrays(cells, ids=[f"o{i}" for i in rows[site]], columns=names)
+    seats = seated(tmp_path, tables)
+    job = job_of(seats, privacy="masked")
+    assert run(seats, job).state == "done"
+    simulated = assert_as_simulated(seats, job, tables, {})
+    assert [(e.site, e.rule, e.columns) for e in simulated.excluded] == [("west", "min_objects", ("c3",))]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("rule", "tables", "policy", "keys"),
+    [
+        ("min_sites", {s: table(s, columns=6) for s in SITES[:2]}, "", {}),
+        ("min_sites", {s: table(s, slice(0, 15), columns=6) for s in SITES}, "", {}),
+        ("min_objects", {s: table(s, slice(0, 30) if s != "west" else slice(25, 60), 6) for s in SITES}, "", {}),
+        ("min_foreign_columns", {s: table(s, columns=1) for s in SITES}, "", {}),
+        ("min_foreign_columns", {s: table(s, missing=0.35) for s in SITES}, "", {}),
+        ("weakest_privacy", {s: table(s) for s in SITES}, "", {"privacy": "plain"}),
+        ("weakest_privacy", {s: table(s) for s in SITES}, 'weakest_privacy = "blind"\n', {}),
+        ("models", {s: table(s) for s in SITES}, 'models = ["bce"]\n', {"model": "mixture"}),
+        ("max_rounds", {s: table(s) for s in SITES}, "max_rounds = 5\n", {}),
+        ("coordinators", {s: table(s) for s in SITES}, 'coordinators = ["another"]\n', {}),
+    ],
+)
+def test_a_rule_refuses_by_its_name_before_a_sum_has_left(
+    tmp_path: Path, rule: str, tables: dict[str, ce.LabelTable], policy: str, keys: dict[str, Any]
+) -> None:
+    seats = seated(tmp_path, tables, f'below_minimum = "refuse"\n{policy}')
+    record = run(seats, job_of(seats, **keys))
+    assert (record.state, record.rule, record.exit_code) == ("failed", rule, 6)
+    if rule != "max_rounds":
+        assert {answer.step for answer in answers(seats)} <= {pb.STEP_OPEN}  # counts, under masks
+
+
+def test_a_job_of_which_nothing_would_be_left_is_refused(tmp_path: Path) -> None:
+    seats = seated(tmp_path, {s: table(s, columns=1) for s in SITES})
+    record = run(seats, job_of(seats))
+    assert (record.state, record.rule) == ("failed", "min_foreign_columns")
+    assert not answers(seats)
+
+
+def test_a_diffused_start_is_refused_where_the_coordinator_sees_totals(tmp_path: Path) -> None:
+    seats = seated(tmp_path, {s: table(s) for s in SITES})
+    record = run(seats, job_of(seats, model="bc3e", classes=("a", "b"), start="diffused"))
+    assert (record.state, record.rule) == ("failed", "diffused start")
+
+
+# One roster per label file.
+
+
+def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> None:
+    seats = seated(tmp_path, {s: table(s) for s in SITES})
+    assert run(seats, job_of(seats, "first")).state == "done"
+    assert run(seats, job_of(seats, "again")).state == "done"
+    fewer = ce.Job(name="fewer", clusters=3, restarts=1, sites=SITES[:3])
+    record = run(seats, fewer)
+    assert (record.state, record.rule) == ("failed", "one roster per label file")
+    for site in SITES[:3]:
+        Rosters(seats.seats[site].resources.settings.state).allow(SITES[:3], "allowed")
+    allowed = ce.Job(name="allowed", clusters=3, restarts=1, sites=SITES[:3], max_iterations=3)
+    assert run(seats, allowed).state == "done"
+    kinds = [line["kind"] for line in entries(seats.seats["east"].resources.settings.state / FILE_NAME)]
+    assert kinds.count("allow-roster") == 1
+
+
+# Consent.
+
+
+def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> None:
+    seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    job = job_of(seats)
+    assert run(seats, job).state == "aligning"
+    assert not answers(seats)
+    for site in SITES:
+        settings = seats.seats[site].resources.settings
+        preview = Previews(settings.state).read("job")
+        assert preview is not None
+        assert preview.waits_for_consent
+        assert {array.name for array in preview.arrays} >= {
+            "block/0/sums",
+            "global/bound",
+            "block/0/labels",
+        }
+        assert all(array.contributors == SITES and array.mode == "masked" for array in preview.arrays)
+        assert all(met.found >= met.asked for array in preview.arrays for met in array.rules)
+        Consents(settings.state).decide("job", bytes.fromhex(preview.job_digest), preview.sites, "approved")
+        for frame in seats.seats[site].participants["job"].receive("reconsider", None):
+            session = seats.seats[site].session
+            assert session is not None
+            seats.up.append((session, frame.SerializeToString()))
+    seats.run()
+    assert seats.machine.records["job"].state == "done"
+    # What left is what was announced.
+    for site in SITES:
+        settings = seats.seats[site].resources.settings
+        preview = Previews(settings.state).read("job")
+        assert preview is not None
+        shapes = {array.name: array.shape for array in preview.arrays}
+        for line in entries(settings.state / FILE_NAME):
+            for name, array in line.get("arrays", {}).items():
+                if name == "pseudonyms":  # enrolled, before anything was computed
+                    continue
+                assert tuple(array["shape"])[-1] == shapes[name][-1]
+                assert tuple(array["contributors"]) == SITES
+
+
+def test_a_declined_job_is_refused(tmp_path: Path) -> None:
+    seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    job = job_of(seats)
+    Consents(seats.seats["west"].resources.settings.state).decide("job", ce_digest(job), SITES, "declined")
+    record = run(seats, job)
+    assert (record.state, record.rule) == ("failed", "consent")
+
+
+def test_consent_is_to_one_job_and_no_other(tmp_path: Path) -> None:
+    seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    for site in SITES:
+        other = ce_digest(job_of(seats, clusters=4))
+        Consents(seats.seats[site].resources.settings.state).decide("job", other, SITES, "approved")
+    record = run(seats, job_of(seats))
+    assert (record.state, record.rule) == ("failed", "consent")
+
+
+def ce_digest(job: ce.Job) -> bytes:
+    return hashlib.sha256(job.definition()).digest()
+
+
+# Broken streams and lost memories.
+
+
+@pytest.mark.parametrize("privacy", ["masked", "blind"])
+@pytest.mark.parametrize("seed", range(3))
+def test_broken_streams_and_lost_memories_change_nothing(tmp_path: Path, privacy: str, seed: int) -> None:
+    tables = {site: table(site, missing=0.2) for site in SITES}
+    seats = seated(tmp_path, tables)
+    job = job_of(seats, privacy=privacy)
+    seats.submit(job.definition())
+    rng, lost = Random(seed), 0
+    while seats.step():
+        if rng.random() < 0.05 and lost < 12:
+            site = rng.choice(SITES)
+            seats.lose_stream(site)
+            if rng.random() < 0.15:
+                seats.lose_memory(site)
+            seats.connect(site)
+            lost += 1
+    assert lost > 3
+    assert seats.machine.records["job"].state == "done"
+    assert_as_simulated(seats, job, tables, {})
+    for seat in seats.seats.values():
+        assert verify(seat.resources.settings.state / FILE_NAME, seat.resources.certificate).ok

@@ -1,0 +1,372 @@
+"""The coordinator's brain, with a clock that the test holds: what it accepts, whom it waits for, and how jobs end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.processes import write_labels
+from support.tabletop import Table, make_sites
+
+import ce
+from ce.errors import (
+    AlreadyExists,
+    CeError,
+    ConfigError,
+    InputError,
+    LimitReached,
+    NotAllowed,
+    NotDone,
+    UnknownJob,
+    VersionMismatch,
+)
+from ce.job import PRIVACY
+from ce_client.state.attempt_history import Memory
+from ce_coordinator.core.attempt_rounds import Rounds
+from ce_coordinator.core.instructions import Close, SaveJob, Send
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.service.job_status import job_status
+from ce_proto.v1 import site_pb2 as pb
+
+SITES = ("east", "north", "west")
+FINGERPRINT = "SHA256:" + "0" * 64
+
+
+def job(name: str = "job", **keys: object) -> ce.Job:
+    asked = {"clusters": 2, "sites": SITES, "restarts": 1, "max_iterations": 5, "privacy": "plain"} | keys
+    return ce.Job(name=name, **asked)  # type: ignore[arg-type]
+
+
+@pytest.fixture(name="sit")
+def _sit(tmp_path: Path) -> Callable[..., Table]:
+    """A table with three sites; nobody has connected."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 2, 30)
+    paths = {}
+    for at, site in enumerate(SITES):
+        paths[site] = tmp_path / f"{site}.csv"
+        columns = np.column_stack([truth, 1 - truth, rng.integers(0, 2, 30)])
+        names = [f"{site}{j}" for j in range(3)]
+        rows = slice(5 * at, 30)
+        write_labels(
+            paths[site], ce.LabelTable.from_arrays(columns[rows], ids=[f"o{i}" for i in range(30)][rows], columns=names)
+        )
+    settings = make_sites(tmp_path, paths)
+    return lambda limits=None: Table(settings, limits)
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(
+    sit: Callable[..., Table], privacy: str
+) -> None:
+    table = sit()
+    table.connect()
+    saved: list[str] = []
+    do = table.do
+
+    def watch(steps: list[object]) -> None:
+        told = False
+        for step in steps:
+            told |= isinstance(step, Send)
+            if isinstance(step, SaveJob):
+                assert not told, "a site was told before the state was saved"
+                saved.append(step.record.state)
+        do(steps)  # type: ignore[arg-type]
+
+    table.do = watch  # type: ignore[method-assign, assignment]
+    table.submit(job(privacy=privacy).definition())
+    table.run()
+    assert saved == ["submitted", "enrolling", "aligning", "running", "done"]
+    assert table.store.job("job") == table.machine.records["job"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "error", "sentence"),
+    [
+        ({"sites": ("east", "nroth")}, InputError, "site 'nroth' is not known here; did you mean north?"),
+        ({"sites": ()}, ConfigError, "sites is missing"),
+        ({"sites": ("East",)}, ConfigError, "cannot be a name"),
+        ({"model": "bc3e", "clusters": None}, ConfigError, "names its classes"),
+    ],
+)
+def test_what_cannot_be_a_job_is_refused_at_once(
+    sit: Callable[..., Table], keys: dict[str, object], error: type[CeError], sentence: str
+) -> None:
+    table = sit()
+    with pytest.raises(error, match=sentence):
+        table.submit(job(**keys).definition())
+    assert table.machine.records == {}
+
+
+@pytest.mark.parametrize("definition", [b"", b"[]", b"{", b'{"clusters": 2, "clutsers": 3}', b"\xff", b'{"name": 3}'])
+def test_what_is_no_definition_is_refused(sit: Callable[..., Table], definition: bytes) -> None:
+    with pytest.raises(ConfigError):
+        sit().submit(definition)
+
+
+def test_the_same_token_and_job_are_one_job(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.submit(job().definition(), "token")
+    table.submit(job().definition(), "token")
+    assert list(table.machine.records) == ["job"]
+    with pytest.raises(AlreadyExists, match="token"):
+        table.submit(job("other").definition(), "token")
+    with pytest.raises(AlreadyExists, match="another name"):
+        table.submit(job().definition(), "another")
+    with pytest.raises(InputError, match="token"):
+        table.submit(job("other").definition(), "")
+
+
+def test_jobs_wait_in_line_and_the_line_has_an_end(sit: Callable[..., Table]) -> None:
+    table = sit(Limits(jobs_at_once=1, jobs_waiting=2))
+    for name in ("first", "second", "third"):
+        table.submit(job(name).definition(), name)
+    assert [record.state for record in table.machine.records.values()] == ["enrolling", "submitted", "submitted"]
+    with pytest.raises(LimitReached, match="jobs_waiting"):
+        table.submit(job("fourth").definition(), "fourth")
+    table.do(table.machine.cancel("second", "olga", table.now))
+    assert table.machine.records["second"].state == "cancelled"
+    table.connect()
+    table.run()
+    assert [table.machine.records[name].state for name in ("first", "third")] == ["done", "done"]
+
+
+def test_who_does_not_enrol_in_time_is_named(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.connect("east")
+    table.submit(job(deadlines={"enrol_s": 60.0}).definition())
+    table.run()
+    assert table.machine.next_deadline == table.now + 60.0
+    table.now += 59.9
+    table.do(table.machine.tick(table.now))
+    assert table.machine.records["job"].state == "enrolling"
+    table.now += 0.2
+    table.do(table.machine.tick(table.now))
+    record = table.machine.records["job"]
+    assert (record.state, record.exit_code) == ("failed", 7)
+    assert record.reason.startswith("north and west did not enrol within deadlines.enrol_s, 60 s")
+    assert table.machine.next_deadline is None
+
+
+@pytest.mark.parametrize(("on_dropout", "state"), [("fail", "failed"), ("wait", "running")])
+def test_a_round_without_an_answer_ends_as_the_job_says(sit: Callable[..., Table], on_dropout: str, state: str) -> None:
+    table = sit()
+    table.connect()
+    table.submit(job(on_dropout=on_dropout, deadlines={"round_s": 10.0, "job_s": 100.0}).definition())
+    while table.machine.records["job"].state != "running":
+        table.step()
+    table.lose_stream("west")
+    table.run()
+    table.now += 10.5
+    table.do(table.machine.tick(table.now))
+    assert table.machine.records["job"].state == state
+    if state == "failed":
+        assert "west did not answer within deadlines.round_s" in table.machine.records["job"].reason
+        return
+    status = job_status(table.machine, "job", table.now)
+    assert [site.site for site in status.sites if site.awaited] == ["west"]
+    table.connect("west")
+    table.run()
+    assert table.machine.records["job"].state == "done"
+
+
+def test_no_job_outlives_its_deadline(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.connect("east", "north")
+    table.submit(job(deadlines={"job_s": 30.0}).definition())
+    table.run()
+    table.now += 31
+    table.do(table.machine.tick(table.now))
+    assert "longer than its deadlines.job_s of 30 s; it waited for west" in table.machine.records["job"].reason
+
+
+def test_a_restarted_coordinator_goes_on_where_its_store_says(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.connect()
+    table.submit(job("over").definition(), "over")
+    table.run()
+    table.submit(job("open").definition(), "open")
+    for _ in range(12):
+        table.step()
+    machine = Machine("table", "test", Limits(), 1, table.store.jobs(), table.store.sites())
+    machine.know(dict.fromkeys(SITES, FINGERPRINT))
+    steps = machine.start(2000.0)
+    assert [step.record.epoch for step in steps if isinstance(step, SaveJob)] == [2]
+    table.machine = machine
+    table.do(steps)
+    table.up.clear()
+    table.connect()
+    table.run()
+    assert {name: record.state for name, record in machine.records.items()} == {"over": "done", "open": "done"}
+    assert machine.records["open"].epoch == 2
+
+
+def test_a_refusal_names_site_and_rule_and_reaches_everybody(sit: Callable[..., Table], tmp_path: Path) -> None:
+    table = sit()
+    (tmp_path / "north" / "policy.toml").write_text('weakest_privacy = "masked"\nmin_sites = 1\n')
+    table.connect()
+    table.submit(job().definition())
+    table.run()
+    record = table.machine.records["job"]
+    assert (record.state, record.rule, record.exit_code) == ("failed", "weakest_privacy", 6)
+    assert record.reason.startswith('north: the job\'s sums are "plain"')
+    assert all(not seat.participants for seat in table.seats.values()), "a site was not told"
+
+
+def test_cancelling_tells_everybody_and_twice_is_once(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.connect()
+    table.submit(job().definition())
+    for _ in range(10):
+        table.step()
+    table.do(table.machine.cancel("job", "olga", table.now))
+    table.run()
+    record = table.machine.records["job"]
+    assert (record.state, record.reason, record.exit_code) == ("cancelled", "cancelled by olga", 8)
+    assert table.machine.cancel("job", "otto", table.now) == []
+    assert all(not seat.participants for seat in table.seats.values())
+
+
+def test_questions_about_jobs_that_are_not(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.submit(job("customers").definition())
+    with pytest.raises(UnknownJob, match="did you mean customers"):
+        table.machine.record("custmers")
+    with pytest.raises(NotDone, match="enrolling"):
+        table.machine.result("customers")
+
+
+def test_a_hello_must_be_the_certificates(sit: Callable[..., Table]) -> None:
+    machine = sit().machine
+    hello = pb.Hello(site="east", protocol=1, instance=bytes(16))
+    with pytest.raises(NotAllowed, match="site north"):
+        machine.connected(1, "north", FINGERPRINT, hello, 0.0)
+    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 1"):
+        machine.connected(1, "east", FINGERPRINT, pb.Hello(site="east", protocol=7, instance=bytes(16)), 0.0)
+    assert machine.connections == {}
+
+
+def test_the_newest_stream_of_a_site_counts(sit: Callable[..., Table]) -> None:
+    machine = sit().machine
+    hello = pb.Hello(site="east", protocol=1, instance=bytes(16))
+    machine.connected(1, "east", FINGERPRINT, hello, 0.0)
+    steps = machine.connected(2, "east", FINGERPRINT, hello, 1.0)
+    assert [step.session for step in steps if isinstance(step, Close)] == [1]
+    assert machine.disconnected(1, "late", 2.0) == []
+    assert machine.connections["east"].session == 2
+    machine.disconnected(2, "gone", 3.0)
+    assert machine.sites["east"].last_seen == 3.0
+    assert machine.connections == {}
+
+
+def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.connect()
+
+    def report(name: str) -> dict[str, list[object]]:
+        table.submit(job(name, max_iterations=100, restarts=3).definition(), name)
+        table.run()
+        found: dict[str, list[object]] = json.loads(table.machine.result(name))
+        return found
+
+    small, large = sorted(report("all")["sizes"])  # type: ignore[type-var]
+    assert small != large
+    table.machine._setting = replace(table.machine._setting, min_cluster=large)  # type: ignore[arg-type]
+    some = report("some")
+    assert sorted(map(str, some["sizes"])) == sorted(["None", str(large)])
+    withheld = some["sizes"].index(None)
+    assert [value is None for value in some["parameters"]["alpha"]] == [at == withheld for at in (0, 1)]  # type: ignore[call-overload]
+
+
+def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_same_bits(
+    sit: Callable[..., Table], tmp_path: Path
+) -> None:
+    table = sit()
+    table.connect()
+    reports, results = {}, {}
+    for privacy in PRIVACY:
+        table.submit(job("same", privacy=privacy).definition(), privacy)
+        table.run()
+        reports[privacy] = json.loads(table.machine.result("same"))
+        results[privacy] = [(tmp_path / site / "results" / "same" / "consensus.csv").read_bytes() for site in SITES]
+        table.machine.forget("same")
+        for site in SITES:
+            # Starts follow from the job's name, which stands for one job only.
+            shutil.rmtree(tmp_path / site / "results")
+            Memory(tmp_path / site / "state").forget("same")
+    assert results["plain"] == results["masked"] == results["blind"]
+    assert reports["masked"] == reports["plain"] | {"privacy": "masked"}
+    of_the_job = ("job", "model", "privacy", "layout", "objects", "sites", "columns", "exchanges", "bytes")
+    assert tuple(reports["blind"]) == of_the_job
+    assert {"bound_path", "parameters", "tables", "sizes"} <= set(reports["masked"])
+    # Opening, counts, iterations, and the bound of what they ended with; blind: keys, shares and decisions, too.
+    assert reports["masked"]["exchanges"] == reports["masked"]["iterations"] + 3
+    assert reports["blind"]["exchanges"] > reports["masked"]["exchanges"]
+
+
+def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
+    sit: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = sit()
+    table.connect()
+    task = Rounds.task
+
+    def broken(rounds: Rounds, site: str) -> object:
+        if rounds.attempt.job == "unlucky":
+            raise KeyError("secret")
+        return task(rounds, site)
+
+    monkeypatch.setattr(Rounds, "task", broken)
+    for name in ("unlucky", "lucky"):
+        table.submit(job(name).definition(), name)
+    table.run()
+    assert {name: record.state for name, record in table.machine.records.items()} == {
+        "unlucky": "failed",
+        "lucky": "done",
+    }
+    assert "unexpected error" in table.machine.records["unlucky"].reason
+    note = next(note for note in table.notes if note.event == "unexpected error")
+    assert note.fields["error"] == "KeyError"
+    assert "secret" not in str(note)
+
+
+@pytest.mark.parametrize("privacy", PRIVACY)
+def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., Table], privacy: str) -> None:
+    table = sit()
+    table.connect()
+    table.submit(job(privacy=privacy).definition())
+    while not ((run := table.machine.runs["job"]).rounds and run.rounds.iterates):
+        assert table.step()
+    assert [run.objects(site) for site in SITES] == [30, 25, 20]
+    rounds, gathering = run.rounds, run._gathering
+    assert rounds is not None
+    assert gathering is not None
+    assert not rounds._rows
+    assert not any(len(enrolment.objects) for enrolment in gathering.enrolments.values())
+    table.lose_stream("north")
+    table.connect("north")
+    table.run()
+    assert table.machine.records["job"].state == "done"
+
+
+def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit: Callable[..., Table]) -> None:
+    table = sit()
+    table.connect()
+    table.submit(job().definition())
+    while not ((run := table.machine.runs["job"]).rounds and run.rounds.iterates):
+        assert table.step()
+    rounds = run.rounds
+    assert rounds is not None
+    one, other = rounds.task("west"), rounds.task("west")
+    assert not rounds._frames
+    assert next(one) is next(other)
+    assert len(rounds._frames) == 1
+    assert [*one, *other] == []
+    del one, other
+    assert not rounds._frames

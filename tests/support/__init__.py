@@ -1,0 +1,1 @@
+"""What several tests use: problems, deployments, played coordinators and sites, forged frames."""

@@ -1,0 +1,105 @@
+"""A table whose coordinator is the real conductor, on an event loop: records, timers and threads, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ce.service.checkpoints import Checkpoints
+from ce_client.config import ClientSettings
+from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.instructions import Instruction
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.core.records import JobRecord, SiteRecord
+from ce_coordinator.service.runner import Conductor
+from ce_coordinator.store.interface import Store, StoreFailed
+from ce_coordinator.store.memory import MemoryStore
+from support.tabletop import Table
+
+
+class Disk(MemoryStore):
+    """A store that is full when told so; every record that it takes is an event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full_for: set[str] = set()  # states of jobs that there is no room for
+        self.saved: list[tuple[str, str]] = []
+
+    def save_job(self, record: JobRecord) -> None:
+        if record.state in self.full_for:
+            raise StoreFailed("the disk did not do its part (SQLITE_FULL)")
+        super().save_job(record)
+        self.saved.append((record.name, record.state))
+
+    def save_site(self, record: SiteRecord) -> None:
+        if self.full_for:
+            raise StoreFailed("the disk did not do its part (SQLITE_FULL)")
+        super().save_site(record)
+
+
+class ConductedTable(Table):
+    """Made, and used, while an event loop runs."""
+
+    def __init__(
+        self,
+        sites: Mapping[str, ClientSettings],
+        store: Store,
+        limits: Limits | None = None,
+        keeping: Keeping | None = None,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        self.conductor: Conductor | None = None
+        self.closed_with: dict[int, BaseException] = {}
+        super().__init__(sites, limits, keeping)
+        kept = checkpoints or self.checkpoints
+        own = {"keeping": keeping or Keeping(every_s=86_400), "checkpoints": kept}
+        self.machine = Machine("table", "test", limits or Limits(), 1, store.jobs(), store.sites(), **own)  # type: ignore[arg-type]
+        self.machine.know({name: seat.resources.settings.name for name, seat in self.seats.items()})
+        self.conductor = Conductor(self.machine, store, kept)
+        self.now = self.conductor.now()
+        self.conductor.start()
+
+    def do(self, steps: list[Instruction]) -> None:
+        if self.conductor is None:
+            return
+        for session, site in self._sessions.items():
+            if self.seats[site].session == session and session not in self.conductor._streams:
+                self.conductor.opened(session)
+        self.conductor.carry_out(steps)
+        self.fetch()
+
+    def fetch(self) -> None:
+        """Frames that wait on streams come on the table."""
+        assert self.conductor is not None
+        for session, stream in list(self.conductor._streams.items()):
+            site = self._sessions[session]
+            while not stream.frames.empty():
+                frames = stream.frames.get_nowait()
+                if self.seats[site].session == session:
+                    self.down[site].extend(frame.SerializeToString() for frame in frames)
+            if stream.closed.done():
+                self.closed_with[session] = stream.closed.result()
+                self.closed.append((site, str(stream.closed.result())))
+                if self.seats[site].session == session:
+                    self.seats[site].session = None
+                    self.down[site].clear()
+                self.conductor.ended(session, "closed")
+
+    def submit(self, definition: bytes, token: str = "token") -> None:
+        assert self.conductor is not None
+        self.conductor.submit(definition, token, "olga")
+        self.fetch()
+
+    async def rest(self) -> None:
+        """Go on, also with what threads do, until nothing moves."""
+        assert self.conductor is not None
+        while True:
+            self.run()
+            working: set[Any] = set(self.conductor._working)
+            if not working:
+                return
+            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.sleep(0)  # its callbacks
+            self.fetch()

@@ -1,0 +1,251 @@
+"""A coordinator's brain and its sites on one table: the whole protocol, frame by frame, without a socket.
+
+Frames are serialised and parsed on the way, like on a stream. A `Table` can lose a site's stream, or its memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from ce.identity.authority import Authority
+from ce.identity.certificates import fingerprint
+from ce.identity.keys import make_key, write_key
+from ce.identity.names import Identity
+from ce.identity.peers import Peers
+from ce.service.checkpoints import MemoryCheckpoints
+from ce.transport.frames import PROTOCOL
+from ce_client.attempt.attempt import Participant
+from ce_client.config import ClientSettings
+from ce_client.daemon.jobs import Desk
+from ce_client.daemon.site_files import Resources
+from ce_client.state.ledger import FILE_NAME as LEDGER
+from ce_client.state.ledger import Ledger
+from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.instructions import (
+    Changed,
+    Close,
+    Compute,
+    Instruction,
+    Note,
+    RemoveCheckpoints,
+    SaveJob,
+    SaveSite,
+    Send,
+)
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.store.memory import MemoryStore
+from ce_proto.v1 import site_pb2 as pb
+
+#: A policy under which a site takes part in anything.
+PERMISSIVE = """weakest_privacy = "plain"
+min_sites = 1
+min_objects = 1
+min_foreign_columns = 0
+min_classifiers = 0
+min_cluster = 1
+"""
+
+
+def make_sites(
+    directory: Path,
+    label_files: Mapping[str, Path],
+    secrets: Mapping[str, bytes] | None = None,
+    *,
+    authority: Authority | None = None,
+    policy: str = PERMISSIVE,
+    coordinator: str = "localhost:1",
+) -> dict[str, ClientSettings]:
+    """Directories of sites with keys, certificates, pins and a permissive policy."""
+    now = datetime.now(UTC)
+    authority = authority or Authority.create(directory / "authority", now)
+    settings: dict[str, ClientSettings] = {}
+    prints: dict[str, str] = {}
+    for site, labels in label_files.items():
+        home = directory / site
+        home.mkdir()
+        key = make_key()
+        write_key(home / "site.key", key)
+        certificate = authority.issue(Identity("site", site), key, now)
+        (home / "site.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+        (home / "ca.pem").write_bytes(authority.certificate.public_bytes(Encoding.PEM))
+        (home / "policy.toml").write_text(policy)
+        secret = (secrets or {}).get(site, os.urandom(32))
+        (home / "secret").touch(mode=0o600)
+        (home / "secret").write_text(secret.hex())
+        prints[site] = fingerprint(certificate)
+        (home / "client.toml").write_text(
+            f'name = "{site}"\ncoordinator = "{coordinator}"\n[labels]\nfile = "{labels}"\n'
+        )
+        settings[site] = ClientSettings.read(home / "client.toml")
+    for site in label_files:
+        peers = Peers.read(directory / site / "peers.toml")
+        for peer, own in prints.items():
+            if peer != site:
+                peers.trust(peer, own)
+    return settings
+
+
+@dataclass
+class Seat:
+    """A site at the table."""
+
+    settings: ClientSettings
+    resources: Resources
+    ledger: Ledger
+    desk: Desk
+    session: int | None = None
+
+    @property
+    def participants(self) -> dict[str, Participant]:
+        return self.desk.participants
+
+
+class _Ledger(Ledger):
+    """Closed when nobody has it any more: tests sit down at very many tables, and select() knows few open files."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def seat_of(settings: ClientSettings) -> Seat:
+    resources = Resources.open(settings)
+    ledger = _Ledger(settings.state / LEDGER, settings.name)
+    desk = Desk(resources, ledger)
+    desk.coordinator = "table"
+    return Seat(settings, resources, ledger, desk)
+
+
+class Table:
+    """Coordinator and sites. `step` passes one frame on; `run` goes on until nothing moves."""
+
+    def __init__(
+        self, sites: Mapping[str, ClientSettings], limits: Limits | None = None, keeping: Keeping | None = None
+    ) -> None:
+        self.now = 1000.0
+        self.store = MemoryStore()
+        self.checkpoints = MemoryCheckpoints()
+        own = {"keeping": keeping, "checkpoints": self.checkpoints}
+        self.machine = Machine("table", "test", limits or Limits(), 1, **own)  # type: ignore[arg-type]
+        self.seats = {name: seat_of(settings) for name, settings in sites.items()}
+        self.machine.know({name: fingerprint(seat.resources.certificate) for name, seat in self.seats.items()})
+        self.down: dict[str, deque[bytes]] = {name: deque() for name in self.seats}
+        self.up: deque[tuple[int, bytes]] = deque()
+        self.notes: list[Note] = []
+        self.closed: list[tuple[str, str]] = []
+        self.up_recording: list[bytes] = []
+        self._sessions: dict[int, str] = {}
+        self._numbers = 0
+        self.do(self.machine.start(self.now))
+
+    def connect(self, *sites: str) -> None:
+        for site in sites or self.seats:
+            seat = self.seats[site]
+            self._numbers += 1
+            seat.session = self._numbers
+            self._sessions[seat.session] = site
+            self.down[site].clear()
+            hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16), held=seat.desk.held())
+            for participant in seat.participants.values():
+                participant.disconnected()
+            own = fingerprint(seat.resources.certificate)
+            self.do(self.machine.connected(seat.session, site, own, hello, self.now))
+
+    def lose_stream(self, site: str) -> None:
+        session = self.seats[site].session
+        assert session is not None
+        self.up = deque((s, frame) for s, frame in self.up if s != session)
+        self.down[site].clear()
+        self.seats[site].session = None
+        self.do(self.machine.disconnected(session, "lost", self.now))
+
+    def lose_memory(self, site: str) -> None:
+        """As if its process was killed: what is not on its disk is gone."""
+        seat = self.seats[site]
+        seat.ledger.close()
+        self.seats[site] = seat_of(seat.settings)
+        self.seats[site].session = seat.session
+
+    def submit(self, definition: bytes, token: str = "token") -> None:
+        _, steps = self.machine.submit(definition, token, "olga", self.now)
+        self.do(steps)
+
+    def do(self, steps: list[Instruction]) -> None:
+        for step in steps:
+            match step:
+                case Send(session, frames):
+                    site = self._sessions[session]
+                    if self.seats[site].session == session:
+                        self.down[site].extend(frame.SerializeToString() for frame in frames)
+                case Close(session, error):
+                    site = self._sessions[session]
+                    self.closed.append((site, str(error)))
+                    if self.seats[site].session == session:
+                        self.lose_stream(site)
+                case Compute(job, epoch, _, work):
+                    try:
+                        result: Any = work()
+                    except Exception as error:
+                        result = error
+                    self.do(self.machine.computed(job, epoch, result, self.now))
+                case SaveJob(record):
+                    self.store.save_job(record)
+                case SaveSite(record):
+                    self.store.save_site(record)
+                case RemoveCheckpoints(job):
+                    self.checkpoints.remove(job)
+                case Note():
+                    self.notes.append(step)
+                case Changed():
+                    pass
+
+    def deliver_down(self, site: str) -> None:
+        """One frame reaches a site, which may answer."""
+        seat = self.seats[site]
+        frame = pb.CoordinatorFrame.FromString(self.down[site].popleft())
+        kind = frame.WhichOneof("frame")
+        assert kind is not None
+        message = getattr(frame, kind)
+        if kind == "welcome":
+            return
+        if kind == "ended":
+            seat.desk.ended(message)
+            return
+        participant = seat.desk.addressed(kind, message)
+        if participant is None:
+            return
+        replies = participant.receive(kind, message)
+        seat.desk.note(participant)
+        for reply in replies:
+            assert seat.session is not None
+            self.up.append((seat.session, reply.SerializeToString()))
+
+    def deliver_up(self) -> None:
+        session, frame = self.up.popleft()
+        self.up_recording.append(frame)
+        self.do(self.machine.received(session, pb.SiteFrame.FromString(frame), self.now))
+
+    def step(self) -> bool:
+        """Whether anything was on its way."""
+        if self.up:
+            self.deliver_up()
+            return True
+        for site, frames in self.down.items():
+            if frames and self.seats[site].session is not None:
+                self.deliver_down(site)
+                return True
+        return False
+
+    def run(self, most: int = 100_000) -> None:
+        for _ in range(most):
+            if not self.step():
+                return
+        raise AssertionError("the table never came to rest")

@@ -1,0 +1,229 @@
+"""The example labels: their script makes exactly the files that are here, and they meet the default privacy rules.
+
+The rules (DESIGN, section 7): at least 3 contributors in every total, each with at least 20 objects in that very
+array; at least 4 foreign columns, of tables that the viewer does not learn, per object of a shared block; at least 3
+foreign classifiers per object for votes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import ce
+from ce.labels import LabelTable
+from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.topology import Topology, align
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SITES = ("north", "east", "south", "west")
+MIN_SITES = 3
+MIN_OBJECTS = 20
+MIN_FOREIGN_COLUMNS = 4
+MIN_FOREIGN_CLASSIFIERS = 3
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(name="made", scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples")
+    script("make_examples").main(folder)
+    return folder
+
+
+def tables(folder: Path) -> dict[str, LabelTable]:
+    return {site: LabelTable.from_csv(folder / f"{site}.csv") for site in SITES}
+
+
+def topology(folder: Path) -> Topology:
+    return align({site: enrolment(table, True) for site, table in tables(folder).items()})[0]
+
+
+def holders(folder: Path) -> dict[str, list[str]]:
+    """Which sites know an object, in order of name."""
+    known: dict[str, list[str]] = {}
+    for site, table in sorted(tables(folder).items()):
+        for own in table.ids.tolist():
+            known.setdefault(own, []).append(site)
+    return known
+
+
+def test_the_script_makes_the_files_that_are_here(made: Path) -> None:
+    names = {path.relative_to(made) for path in made.rglob("*.csv")}
+    assert names == {path.relative_to(EXAMPLES) for path in EXAMPLES.rglob("*.csv")}
+    assert len(names) == 2 * (len(SITES) + 1)
+    for name in names:
+        assert (made / name).read_bytes() == (EXAMPLES / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("folder", [EXAMPLES, EXAMPLES / "votes"], ids=["clusterings", "votes"])
+def test_what_the_script_says_of_its_customers(folder: Path) -> None:
+    """400 known to all four sites, 150 more to each; every one of them has a label, and a truth for scoring."""
+    known = holders(folder)
+    assert sorted(set(map(len, known.values()))) == [1, 4]
+    assert sum(len(sites) == 4 for sites in known.values()) == 400
+    for site, table in tables(folder).items():
+        assert sum(sites == [site] for sites in known.values()) == 150
+        assert table.labelled.mean() > 0.99
+    truth = LabelTable.from_csv(folder / "truth.csv")
+    assert sorted(truth.ids.tolist()) == sorted(known)
+    assert len(truth.columns[0].categories) == (3 if folder.name == "votes" else 5)
+
+
+def contributions(folder: Path) -> Iterator[tuple[str, dict[str, int]]]:
+    """Every total that sites form: its name, and how many objects each contributor has in it."""
+    own_tables = tables(folder)
+    # Sums over all objects (alpha's share, the bound): every site with those that it alone knows.
+    known = holders(folder)
+    yield "global", {site: sum(sites == [site] for sites in known.values()) for site in SITES}
+    shape = topology(folder)
+    for block in shape.blocks:
+        if block.shared:
+            inside = {own for own, sites in known.items() if tuple(sites) == block.members}
+            for kind in ("clusterings", "classifiers"):
+                counts = {}
+                for site in block.members:
+                    table = own_tables[site]
+                    observed = np.zeros(table.n_objects, dtype=bool)
+                    for column in getattr(table, kind):
+                        observed |= column.observed
+                    counts[site] = len(inside & set(table.ids[observed].tolist()))
+                if any(counts.values()):
+                    yield f"block {block.index}, {kind}", counts
+    for column in shape.clusterings:
+        if column.shared:
+            counts = {site: int(own_tables[site].column(column.name).observed.sum()) for site in column.holders}
+            yield f"column {column.name}", counts
+
+
+@pytest.mark.parametrize("folder", [EXAMPLES, EXAMPLES / "votes"], ids=["clusterings", "votes"])
+def test_every_total_has_enough_contributors(folder: Path) -> None:
+    totals = dict(contributions(folder))
+    assert len(totals) == (2 + 3 if folder is EXAMPLES else 3)
+    for name, counts in totals.items():
+        assert sum(count >= MIN_OBJECTS for count in counts.values()) >= MIN_SITES, name
+        # Nobody takes part with fewer.
+        assert all(count >= MIN_OBJECTS for count in counts.values()), name
+
+
+@pytest.mark.parametrize("folder", [EXAMPLES, EXAMPLES / "votes"], ids=["clusterings", "votes"])
+def test_every_shared_object_has_enough_foreign_columns(folder: Path) -> None:
+    """Seen from each site that knows it: columns that its other holders have, whether or not a cell is missing.
+
+    A shared column's table is known to its holders, so it does not count.
+    """
+    own_tables = tables(folder)
+    shape = topology(folder)
+    for viewer in SITES:
+        for block in shape.blocks:
+            if not block.shared or viewer not in block.members:
+                continue
+            foreign = [c for c in shape.clusterings if not c.shared and viewer not in c.holders]
+            held = [c for c in foreign if c.holders[0] in block.members]
+            assert len(held) >= MIN_FOREIGN_COLUMNS
+            # No shared object has a cell of a shared column, whose table would decode it.
+            for column in shape.clusterings:
+                if column.shared:
+                    for site in set(column.holders) & set(block.members):
+                        table = own_tables[site]
+                        observed = table.ids[table.column(column.name).observed]
+                        shared = [own for own, sites in holders(folder).items() if tuple(sites) == block.members]
+                        assert not set(observed.tolist()) & set(shared)
+
+
+def test_every_shared_object_has_enough_foreign_classifiers() -> None:
+    shape = topology(EXAMPLES / "votes")
+    assert [c.name for c in shape.classifiers] == sorted(SITES)
+    for viewer in SITES:
+        for block in shape.blocks:
+            if block.shared and viewer in block.members:
+                foreign = [c for c in shape.classifiers if viewer not in c.holders and c.holders[0] in block.members]
+                assert len(foreign) >= MIN_FOREIGN_CLASSIFIERS
+
+
+@pytest.mark.parametrize("folder", [EXAMPLES, EXAMPLES / "votes"], ids=["clusterings", "votes"])
+def test_missing_cells_leave_every_shared_object_enough_foreign_labels(folder: Path) -> None:
+    """The same, counting labels that are there rather than columns that could have one."""
+    own_tables = tables(folder)
+    shared = [own for own, sites in holders(folder).items() if len(sites) > 1]
+    for viewer in SITES:
+        labels, votes = Counter[str](), Counter[str]()
+        for site, table in own_tables.items():
+            if site != viewer:
+                for column in table.columns:
+                    (labels if column.kind == "clustering" else votes).update(table.ids[column.observed].tolist())
+        assert min(labels[own] for own in shared) >= MIN_FOREIGN_COLUMNS
+        if folder != EXAMPLES:
+            assert min(votes[own] for own in shared) >= MIN_FOREIGN_CLASSIFIERS
+
+
+def test_the_demo_finds_the_groups() -> None:
+    """What `make demo` shows."""
+    result = ce.simulate(ce.Job(clusters=5, seed=7), tables(EXAMPLES))
+    truth = LabelTable.from_csv(EXAMPLES / "truth.csv")
+    group = dict(zip(truth.ids.tolist(), truth.columns[0].codes.tolist(), strict=True))
+    for site in result.sites.values():
+        assert ce.metrics.ari([group[own] for own in site.ids], site.labels) > 0.9
+    assert result.layout == "arbitrary"
+    assert result.excluded == ()
+
+
+def test_votes_are_refined() -> None:
+    result = ce.simulate(ce.Job(model="bc3e"), tables(EXAMPLES / "votes"))
+    truth = LabelTable.from_csv(EXAMPLES / "votes" / "truth.csv")
+    column = truth.columns[0]
+    known = {own: column.categories[code] for own, code in zip(truth.ids.tolist(), column.codes.tolist(), strict=True)}
+    for name, site in result.sites.items():
+        table = LabelTable.from_csv(EXAMPLES / "votes" / f"{name}.csv")
+        right = np.array([known[own] for own in site.ids])
+        proba = table.classifiers[0].probabilities
+        heard = np.array(table.classifiers[0].categories)[np.nan_to_num(proba, nan=-1.0).argmax(axis=1)]
+        assert (site.labels == right).mean() > (heard == right).mean() + 0.15
+
+
+# Scripts that show something. Each returns what it has found.
+
+
+def test_every_script_is_tested_here_or_as_the_demo() -> None:
+    lessons = {"fit_on_one_machine", "simulate_four_sites", "audit_your_labels", "classify_with_bc3e"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == lessons | {"demo", "make_examples"}
+
+
+def test_a_consensus_is_better_than_most_of_what_it_is_made_of(capsys: pytest.CaptureFixture[str]) -> None:
+    found = script("fit_on_one_machine").main()
+    assert found["consensus"] > found["mean"] + 0.1
+    assert found["sure"] > 0.5
+    assert "the consensus agrees by 0." in capsys.readouterr().out
+
+
+def test_every_layout_and_mode_gives_the_same_bits() -> None:
+    same = script("simulate_four_sites").main()
+    assert same == dict.fromkeys(("row", "column", "arbitrary", "masked", "blind"), True)
+
+
+def test_an_audit_tells_plain_from_masked() -> None:
+    audit = script("audit_your_labels").main()
+    counted = {f.mode: f.recovered for f in audit.worst() if (f.view, f.attack) == ("coordinator", "histograms")}
+    assert counted["plain"] > 0.9
+    assert counted["masked"] < 0.1
+    assert audit.leaks == ()
+
+
+def test_clusterings_correct_votes_and_more_sites_do_it_better() -> None:
+    shares = script("classify_with_bc3e").main()
+    assert shares["votes"] + 0.2 < shares["alone"] < shares["together"]
+    assert shares["kappa"] > 0.3
