@@ -39,10 +39,10 @@ def labels() -> LabelTable:
 
 def arithmetic() -> None:
     """One multiplication, one sum over clusters and one division per cell, start and cluster, in cache-sized pieces."""
-    piece = np.random.default_rng(0).random((STARTS, K, 936)) + 0.5
-    out = np.empty_like(piece)
+    chunk = np.random.default_rng(0).random((STARTS, K, 936)) + 0.5
+    out = np.empty_like(chunk)
     for _ in range(N // 936 * COLUMNS):
-        np.multiply(piece, piece, out=out)
+        np.multiply(chunk, chunk, out=out)
         np.divide(out, out.sum(axis=1)[:, None], out=out)
 
 

@@ -44,7 +44,7 @@ def kernel() -> None:
     keys = {pair: os.urandom(32) for pair in (frozenset((a, b)) for a in SITES for b in SITES if a < b)}
     masks = {s: Masks(s, {p: keys[frozenset((s, p))] for p in SITES if p != s}) for s in SITES}
     contexts = {s: {peer: bytes(32) for peer in SITES if peer != s} for s in SITES}
-    total = sum(masks[s].hide(1, "x", words, contexts[s]) for s in SITES)
+    total = sum(masks[s].mask(1, "x", words, contexts[s]) for s in SITES)
     error = int(np.abs(total - 4 * words).max())
     room = bytearray(BLOCK + 16)
 
@@ -56,7 +56,7 @@ def kernel() -> None:
 
     rounds = iter(range(2, 1000))
     ratios = [
-        _seconds(keystream) / _seconds(lambda: masks["east"].hide(next(rounds), "x", words, contexts["east"]))
+        _seconds(keystream) / _seconds(lambda: masks["east"].mask(next(rounds), "x", words, contexts["east"]))
         for _ in range(25)
     ]
     ratio = statistics.median(ratios)

@@ -25,7 +25,7 @@ from support.processes import Deployment
 import ce
 from ce.identity.keys import pem, read_key
 from ce.job import PRIVACY
-from ce.transport.tls import Credentials, make_server, open_channel
+from ce.transport.tls import TlsCredentials, make_server, open_channel
 
 SITES = ("east", "north", "south", "west")
 METHOD = "/bench.Ping/Ping"
@@ -110,7 +110,7 @@ async def _ping(deployment: Deployment) -> float:
     hub = deployment.hub
     roots = (hub / "authority" / "ca.pem").read_bytes()
     key = pem(read_key(hub / "coordinator.key"))
-    credentials = Credentials(key, (hub / "coordinator.pem").read_bytes(), roots)
+    credentials = TlsCredentials(key, (hub / "coordinator.pem").read_bytes(), roots)
     streams: list[Any] = []
     over = asyncio.Event()
     all_here = asyncio.Event()
@@ -154,7 +154,7 @@ async def _ping(deployment: Deployment) -> float:
 
 
 async def _echo(site: Path, port: int) -> None:
-    credentials = Credentials(
+    credentials = TlsCredentials(
         pem(read_key(site / "site.key")), (site / "site.pem").read_bytes(), (site / "ca.pem").read_bytes()
     )
     async with open_channel(f"127.0.0.1:{port}", credentials) as channel:

@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 import ce
-from ce_client.daemon.metrics import Meter as ClientMeter
-from ce_coordinator.service.metrics import Meter as CoordinatorMeter
+from ce_client.daemon.metrics import SiteMetrics
+from ce_coordinator.service.metrics import CoordinatorMetrics
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -218,7 +218,7 @@ def _unit(text: str) -> configparser.ConfigParser:
 
 def alert_faults(content: Mapping[str, Any]) -> Iterator[str]:
     """Alerts on metrics that nobody counts, or that do not say what to do."""
-    declared = {own.name for meter in (CoordinatorMeter(), ClientMeter()) for own in meter.instruments.declared}
+    declared = {own.name for meter in (CoordinatorMetrics(), SiteMetrics()) for own in meter.registry.declared}
     for group in content["groups"]:
         for rule in group["rules"]:
             for name in re.findall(r"\bce_(?:coordinator|client)_\w+", rule["expr"]):

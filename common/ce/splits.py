@@ -100,7 +100,7 @@ def at_site(table: LabelTable, mine: NDArray[np.bool_]) -> LabelTable:
     """The cells of one site: its objects, its columns, and nothing in the cells of others."""
     rows = np.flatnonzero(mine.any(axis=1))
     columns = tuple(
-        hide(column.take(rows), ~mine[rows, at]) for at, column in enumerate(table.columns) if mine[:, at].any()
+        mask(column.take(rows), ~mine[rows, at]) for at, column in enumerate(table.columns) if mine[:, at].any()
     )
     return replace(table, ids=table.ids[rows], columns=columns)
 
@@ -110,7 +110,7 @@ def with_columns(table: LabelTable, mine: NDArray[np.bool_]) -> LabelTable:
     return table.select(columns=[column.name for at, column in enumerate(table.columns) if mine[:, at].any()])
 
 
-def hide(column: Column, cells: NDArray[np.bool_]) -> Column:
+def mask(column: Column, cells: NDArray[np.bool_]) -> Column:
     """The column with some cells missing."""
     if column.codes is not None:
         return replace(column, codes=np.where(cells, np.int32(-1), column.codes))

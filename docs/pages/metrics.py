@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ce.service.metrics import LABELS, Instruments
-from ce_client.daemon.metrics import Meter as ClientMeter
-from ce_coordinator.service.metrics import Meter as CoordinatorMeter
+from ce.service.metrics import LABELS, MetricsRegistry
+from ce_client.daemon.metrics import SiteMetrics
+from ce_coordinator.service.metrics import CoordinatorMetrics
 from pages.markdown import head, table
 
 INTRODUCTION = """\
@@ -38,11 +38,11 @@ def page() -> str:
             INTRODUCTION,
             "## Coordinator",
             "",
-            *_instruments(CoordinatorMeter().instruments),
+            *_instruments(CoordinatorMetrics().registry),
             "",
             "## Site",
             "",
-            *_instruments(ClientMeter().instruments),
+            *_instruments(SiteMetrics().registry),
             "",
             "## Both",
             "",
@@ -58,11 +58,11 @@ def page() -> str:
     )
 
 
-def _instruments(instruments: Instruments) -> list[str]:
+def _instruments(registry: MetricsRegistry) -> list[str]:
     return table(
         ("metric", "type", "labels", "meaning"),
         (
             (f"`{own.name}`", own.kind, ", ".join(f"`{label}`" for label in own.labels), own.meaning)
-            for own in instruments.declared
+            for own in registry.declared
         ),
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ce.errors import ConfigError
 from ce.service.settings import check_address, read_settings, setting
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.limits import Limits
 
 ENV_PREFIX = "CE_COORDINATOR_"
@@ -69,7 +69,7 @@ class CoordinatorSettings:
         "127.0.0.1:9464. Port 0 takes a free one. Empty: nowhere.",
     )
     operator: Operator = field(default_factory=Operator)
-    checkpoints: Keeping = field(default_factory=Keeping)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
     limits: Limits = field(default_factory=Limits)
     log: Log = field(default_factory=Log)
 

@@ -20,19 +20,19 @@ from grpc_reflection.v1alpha import reflection
 from ce import __version__
 from ce.errors import ConfigError, Unreachable
 from ce.identity.certificates import fingerprint, identity_of, read_certificate
-from ce.identity.credentials import Papers
+from ce.identity.credentials import Credentials
 from ce.identity.denied import DenyList
 from ce.service.checkpoints import CheckpointFiles, local_key
 from ce.service.logs import fields
-from ce.service.metrics_http import ScrapeServer
+from ce.service.metrics_http import MetricsServer
 from ce.transport.byte_counters import CountingInterceptor
-from ce.transport.tls import Credentials, make_server
+from ce.transport.tls import TlsCredentials, make_server
 from ce_coordinator.config import PASSPHRASE_VARIABLE, CoordinatorSettings
 from ce_coordinator.core.machine import Machine
-from ce_coordinator.service.authorisation import Access
-from ce_coordinator.service.call_limits import Doors
+from ce_coordinator.service.authorisation import Authorisation
+from ce_coordinator.service.call_limits import CallLimits
 from ce_coordinator.service.operator_service import OperatorService
-from ce_coordinator.service.runner import Conductor
+from ce_coordinator.service.runner import Runner
 from ce_coordinator.service.site_service import SiteService
 from ce_coordinator.store.sqlite import SqliteStore
 from ce_proto.v1 import operator_pb2, operator_pb2_grpc, site_pb2, site_pb2_grpc
@@ -43,9 +43,9 @@ log = logging.getLogger("ce_coordinator")
 GRACE_S = 1.0
 
 
-def open_credentials(settings: CoordinatorSettings, now: datetime | None = None) -> tuple[str, Credentials]:
+def open_credentials(settings: CoordinatorSettings, now: datetime | None = None) -> tuple[str, TlsCredentials]:
     """The coordinator's name, key and certificate. Raises ConfigError with what to do."""
-    papers = Papers.open(
+    papers = Credentials.open(
         settings.key,
         settings.certificate,
         settings.authority / "ca.pem",
@@ -53,7 +53,7 @@ def open_credentials(settings: CoordinatorSettings, now: datetime | None = None)
         passphrase_variable=PASSPHRASE_VARIABLE,
         now=now,
     )
-    return papers.identity.name, Credentials.of(papers)
+    return papers.identity.name, TlsCredentials.of(papers)
 
 
 def open_checkpoints(settings: CoordinatorSettings) -> CheckpointFiles:
@@ -104,7 +104,7 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
     """Until SIGTERM or SIGINT. `on_ready` is told the port."""
     raise_open_files()
     name, credentials = open_credentials(settings)
-    access = Access(DenyList(settings.denied))
+    access = Authorisation(DenyList(settings.denied))
     store = SqliteStore(settings.store)
     try:
         checkpoints = open_checkpoints(settings)
@@ -120,22 +120,22 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
             store.job,
         )
         machine.know(issued_sites(settings.authority))
-        conductor = Conductor(machine, store, checkpoints, settings.threads)
-        server, port, health = _server(settings, credentials, conductor, access)
-        scraping = ScrapeServer(conductor.meter.instruments.text, lambda: _health(conductor))
+        runner = Runner(machine, store, checkpoints, settings.threads)
+        server, port, health = _server(settings, credentials, runner, access)
+        scraping = MetricsServer(runner.meter.registry.text, lambda: _health(runner))
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, conductor.stopping.set)
+            asyncio.get_running_loop().add_signal_handler(number, runner.stopping.set)
         if settings.metrics:
             await scraping.start(settings.metrics)
         await server.start()
-        conductor.start()
+        runner.start()
         log.info("listening", extra=fields(address=settings.listen, port=port, coordinator=name))
         on_ready(port)
-        await conductor.stopping.wait()
+        await runner.stopping.wait()
         log.info("stopping")
         await health.enter_graceful_shutdown()
-        await conductor.drain()
-        await conductor.stop(Unreachable("the coordinator is stopping: connect again"))
+        await runner.drain()
+        await runner.stop(Unreachable("the coordinator is stopping: connect again"))
         await server.stop(GRACE_S)
         await scraping.close()
     finally:
@@ -143,24 +143,24 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
     log.info("stopped")
 
 
-def _health(conductor: Conductor) -> tuple[bool, str]:
-    return (False, "stopping") if conductor.stopping.is_set() else (True, "ok")
+def _health(runner: Runner) -> tuple[bool, str]:
+    return (False, "stopping") if runner.stopping.is_set() else (True, "ok")
 
 
 def _server(
-    settings: CoordinatorSettings, credentials: Credentials, conductor: Conductor, access: Access
+    settings: CoordinatorSettings, credentials: TlsCredentials, runner: Runner, access: Authorisation
 ) -> tuple[Any, int, Any]:
     check_free(settings.listen)  # gRPC itself does not say why it cannot
     try:
         limits = settings.limits
-        counting = CountingInterceptor(conductor.meter.sent, conductor.meter.received)
+        counting = CountingInterceptor(runner.meter.sent, runner.meter.received)
         # Room for some more on one connection, so that they are refused with a reason.
         most = 2 * limits.streams_per_certificate
-        server, port = make_server(credentials, settings.listen, [counting, Doors(limits)], most_streams=most)
+        server, port = make_server(credentials, settings.listen, [counting, CallLimits(limits)], most_streams=most)
     except OSError as error:
         raise ConfigError(f"cannot listen at {settings.listen}: change listen in the configuration") from error
-    site_pb2_grpc.add_SiteServiceServicer_to_server(SiteService(conductor, access), server)
-    operators = OperatorService(conductor, access, lambda: issued_sites(settings.authority))
+    site_pb2_grpc.add_SiteServiceServicer_to_server(SiteService(runner, access), server)
+    operators = OperatorService(runner, access, lambda: issued_sites(settings.authority))
     operator_pb2_grpc.add_OperatorServiceServicer_to_server(operators, server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

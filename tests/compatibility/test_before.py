@@ -1,14 +1,14 @@
 """What the version before wrote can be opened: its stores, ledgers, policies, configurations and notes.
 
 `before.tar.gz` holds the directories of a coordinator and three sites, made and left by the commands of that version
-and by nothing else (`make_before.py` says how, and what is in them). Here the commands of this version are run on copies
-of them, as processes; what they answer is compared with what those of the version before answered about the same files.
+and by nothing else (`make_before.py` says how, and what is in them). Here the commands of this version are run on
+copies, as processes; what they answer is compared with what those of the version before answered about the same files.
 Nothing of ce is imported, so that this module stays as it is however the code is arranged.
 
 It passes at any date. Certificates of sites, coordinator and operator are valid for 397 days, and so commands that look
 at them are given new ones, which the authority in the archive signs, by the commands that operators use for that
 (`ce-coordinator sign`, `renew`; docs/operations.md): always, not only when the old ones are over. The authority's own
-is valid for ten years; where the clock shows another time it is dated anew (`dated_now`), with the same key and content.
+is valid for ten years; where the clock shows another time, it is dated anew (`dated_now`), for the same key.
 The unfinished jobs may take thirty years (deadlines.job_s). Commands that need no connection work on certificates as
 they are: signatures in a ledger do not expire.
 """
@@ -53,6 +53,8 @@ KEPT_OF_JOBS = (
 REFUSED_BY_A_RULE, FAILED = 6, 7
 #: What somebody is told to do, where a job of the version before cannot be gone on with.
 REMEDY = re.compile(r"\b(submit|install|run|start|see|restore|remove|ask)\b")
+#: What a coordinator logs of a job that does not begin at the beginning. It need not: that is only told.
+RESUMED = "job goes on from a checkpoint"
 #: Results are compared as numbers: another machine may round the last digits otherwise.
 TOLERANCE = 1e-9
 
@@ -137,7 +139,7 @@ class Copy:
 
 
 class Daemon:
-    """A daemon on a copy, and the events that it has logged. It is killed at the end."""
+    """A daemon on a copy, and the events that it has logged. It is killed at the end; then its log is shown."""
 
     def __init__(self, copy: Copy, *words: str) -> None:
         self.lines: list[str] = []
@@ -163,6 +165,7 @@ class Daemon:
         self._reader.join(PATIENCE_S)
         assert self._process.stderr is not None
         self._process.stderr.close()
+        print("".join(self.lines))
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -346,7 +349,7 @@ def test_with_whom_labels_were_contributed_is_not_forgotten(before: Copy) -> Non
 
 
 def test_a_store_has_the_jobs_and_results_that_it_had(running: Running, tmp_path: Path) -> None:
-    """`list`, `show`, `result`, `sites`: the coordinator was started on the old store, with the old coordinator.toml."""
+    """`list`, `show`, `result`, `sites`: a coordinator was started on the old store, with the old coordinator.toml."""
     copy = running.copy
     listed, shown, fetched, sites = copy.run_all(
         ("ce-coordinator", "list", "--config", "hub"),
@@ -401,9 +404,9 @@ def test_jobs_that_were_under_way_end(running: Running, record_property: Callabl
             assert answer.code in (REFUSED_BY_A_RULE, FAILED)
             assert REMEDY.search(answer.sentence), answer.sentence
             continue
-        last = json.loads(answer.out.splitlines()[-1])
-        record_property(job, f"done, {last['exchanges_kept']} of {last['exchanges']} exchanges from a checkpoint")
-        assert last["state"] == "done"
+        resumed = any(entry["event"] == RESUMED and entry["job"] == job for entry in running.hub.events)
+        record_property(job, f"done, from {'a checkpoint' if resumed else 'the beginning'}")
+        assert json.loads(answer.out.splitlines()[-1])["state"] == "done"
         for site in SITES:
             assert_same_consensus(copy.root / site / "results" / job / "consensus.csv", copy.expected(job, site))
     # Whole, and where they ended before is in the chain.

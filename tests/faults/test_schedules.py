@@ -17,9 +17,9 @@ from ce.job import PRIVACY
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
-from ce.protocol.modes.mask_binding import Cover
-from ce_client.attempt.rounds import Engagement
-from ce_coordinator.core.attempt_rounds import Rounds
+from ce.protocol.modes.mask_binding import MaskBinding
+from ce_client.attempt.rounds import SiteRounds
+from ce_coordinator.core.attempt_rounds import AttemptRounds
 from ce_coordinator.core.instructions import SaveJob
 
 #: `make faults` asks for more.
@@ -86,20 +86,20 @@ def _found(cases: Cases, match: str, seeds: range) -> None:
 def test_a_checkpoint_that_is_made_after_it_was_announced_is_noticed(
     cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance, keep = Rounds.advance, Rounds._keep
-    late: list[Rounds] = []
+    advance, keep = AttemptRounds.advance, AttemptRounds._keep
+    late: list[AttemptRounds] = []
 
-    def announce(self: Rounds) -> tuple[bool, str]:
+    def announce(self: AttemptRounds) -> tuple[bool, str]:
         late.append(self)
         return True, ""
 
-    def keep_first(self: Rounds, wanted: bool) -> Any:
+    def keep_first(self: AttemptRounds, wanted: bool) -> Any:
         while late:
             keep(late.pop())  # when the next round is at hand
         return advance(self, wanted)
 
-    monkeypatch.setattr(Rounds, "_keep", announce)
-    monkeypatch.setattr(Rounds, "advance", keep_first)
+    monkeypatch.setattr(AttemptRounds, "_keep", announce)
+    monkeypatch.setattr(AttemptRounds, "advance", keep_first)
     _found(cases, "which the coordinator has not kept", range(3))
 
 
@@ -108,7 +108,7 @@ def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
 ) -> None:
     """Keys that outlive a process, and masks that are not bound to an epoch: either alone would not be enough."""
     keys: dict[str, EphemeralKey] = {}
-    init, pair_key, context = Handshake.__init__, EphemeralKey.pair_key, Cover._context
+    init, pair_key, context = Handshake.__init__, EphemeralKey.pair_key, MaskBinding._context
 
     def with_a_key_that_lasts(self: Handshake, attempt: Any, site: str, *rest: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -121,7 +121,7 @@ def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
 
     monkeypatch.setattr(EphemeralKey, "pair_key", lambda self, public, *context: pair_key(self, public))
     monkeypatch.setattr(Handshake, "__init__", with_a_key_that_lasts)
-    monkeypatch.setattr(Cover, "_context", of_no_epoch)
+    monkeypatch.setattr(MaskBinding, "_context", of_no_epoch)
     _found(cases, "uses a keystream twice", range(4, 240, 12))
 
 
@@ -140,8 +140,8 @@ def test_an_end_that_is_announced_before_it_is_written_down_is_noticed(
 
 
 def test_answers_that_are_not_in_the_ledger_are_noticed(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = Engagement._recorded
+    recorded = SiteRounds._recorded
     monkeypatch.setattr(
-        Engagement, "_recorded", lambda self, answer: answer if answer.round == 5 else recorded(self, answer)
+        SiteRounds, "_recorded", lambda self, answer: answer if answer.round == 5 else recorded(self, answer)
     )
     _found(cases, "are not in its ledger", range(3))

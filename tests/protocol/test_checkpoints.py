@@ -26,11 +26,11 @@ from ce.protocol.engine.starting_parameters import SecretStarts
 from ce.protocol.keys.handshake import Attempt
 from ce.protocol.local_run import _pair_keys
 from ce.protocol.messages.task import Task
-from ce.protocol.modes.blind_coordinator import Relay
-from ce.protocol.modes.contributor import Member, member
+from ce.protocol.modes.blind_coordinator import BlindCoordinator
+from ce.protocol.modes.contributor import Contributor, member
 from ce.protocol.topology.enrolment import enrolment, with_tokens
 from ce.protocol.topology.topology import align, block_pseudonyms
-from ce.service.checkpoints import CheckpointFiles, Checkpoints, Label, MemoryCheckpoints, NotKept
+from ce.service.checkpoints import CheckpointFailed, CheckpointFiles, CheckpointId, Checkpoints, MemoryCheckpoints
 from ce.steps.model import Model
 
 KEY = bytes(32)
@@ -64,17 +64,17 @@ class Processes:
         }
         attempt = Attempt("job", b"", 1, topology.sites)
         keys = _pair_keys(attempt) if privacy != "plain" else {s: {} for s in self.sites}
-        self.members: dict[str, Member] = {
+        self.members: dict[str, Contributor] = {
             s: member(
                 privacy, attempt, site, topology.view(s), model, enrolments[s].objects, rows[s], keys[s], b"story"
             )
             for s, site in self.sites.items()
         }
         known = block_pseudonyms(topology, enrolments, rows)
-        self.home = (Relay if privacy == "blind" else Home)(topology.whole(), model, pseudonyms=known)
+        self.home = (BlindCoordinator if privacy == "blind" else Home)(topology.whole(), model, pseudonyms=known)
         self.kept = kept
 
-    def resume(self) -> Label | None:
+    def resume(self) -> CheckpointId | None:
         labels = [set(own.labels("job", CONTEXT)) for own in self.kept.values()]
         common = set.intersection(*labels)
         if not common:
@@ -89,7 +89,7 @@ class Processes:
             home = self.home
             keep = 1 if keep_every and home.begins_iteration and home.round % keep_every == 0 else 0
             if keep:
-                self.kept["home"].save("job", CONTEXT, Label(1, home.round), home.snapshot())
+                self.kept["home"].save("job", CONTEXT, CheckpointId(1, home.round), home.snapshot())
             tasks = home.tasks(0 if any(task.resume for task in home.tasks().values()) else keep)
             if not tasks:
                 return True
@@ -101,11 +101,11 @@ class Processes:
     def answer(self, site: str, task: Task) -> Any:
         own = self.members[site]
         if task.resume:
-            return own.resume(task, self.kept[site].load("job", CONTEXT, Label(task.resume, task.round)))
+            return own.resume(task, self.kept[site].load("job", CONTEXT, CheckpointId(task.resume, task.round)))
         answer = own.answer(task)
-        if task.keep:
+        if task.checkpoint:
             assert own.kept is not None
-            self.kept[site].save("job", CONTEXT, Label(task.keep, task.round), own.kept)
+            self.kept[site].save("job", CONTEXT, CheckpointId(task.checkpoint, task.round), own.kept)
         return answer
 
     @property
@@ -223,7 +223,7 @@ def test_a_site_goes_on_from_its_state_only_with_the_task_that_it_was_kept_for()
     assert label is not None
     site, task = next(iter(second.home.tasks().items()))
     state = kept[site].load("job", CONTEXT, label)
-    for lie in ({"iteration": task.iteration + 1}, {"starts": (0,)}, {"step": "view"}):
+    for lie in ({"iteration": task.iteration + 1}, {"starts": (0,)}, {"step": "clusterings_only"}):
         with pytest.raises(MessageError, match="resume: another task"):
             second.members[site].resume(Task(**{**vars(task), **lie}), state)
     second.members[site].resume(task, state)
@@ -253,11 +253,11 @@ SNAPSHOT = {
 def test_files_give_back_what_was_kept_and_keep_two(tmp_path: Path) -> None:
     own = files(tmp_path)
     assert own.labels("demo", CONTEXT) == []
-    for label in (Label(1, 3), Label(1, 9), Label(2, 4)):
+    for label in (CheckpointId(1, 3), CheckpointId(1, 9), CheckpointId(2, 4)):
         own.save("demo", CONTEXT, label, SNAPSHOT | {"round": label.round})
-    own.save("other", CONTEXT, Label(1, 1), {"a": 1})
-    assert own.labels("demo", CONTEXT) == [Label(1, 9), Label(2, 4)]
-    found = files(tmp_path).load("demo", CONTEXT, Label(2, 4))
+    own.save("other", CONTEXT, CheckpointId(1, 1), {"a": 1})
+    assert own.labels("demo", CONTEXT) == [CheckpointId(1, 9), CheckpointId(2, 4)]
+    found = files(tmp_path).load("demo", CONTEXT, CheckpointId(2, 4))
     assert found["round"] == 4
     assert found["numbers"] == SNAPSHOT["numbers"]
     assert found["bytes"] == SNAPSHOT["bytes"]
@@ -266,16 +266,16 @@ def test_files_give_back_what_was_kept_and_keep_two(tmp_path: Path) -> None:
         assert found["arrays"][name].dtype == array.dtype
     own.remove("demo")
     assert own.labels("demo", CONTEXT) == []
-    assert own.labels("other", CONTEXT) == [Label(1, 1)]
+    assert own.labels("other", CONTEXT) == [CheckpointId(1, 1)]
     own.remove("never there")
 
 
 def test_files_are_of_one_key_one_job_and_one_alignment_and_show_nothing(tmp_path: Path) -> None:
-    files(tmp_path).save("demo", CONTEXT, Label(1, 3), SNAPSHOT | {"text": "canary-4711"})
+    files(tmp_path).save("demo", CONTEXT, CheckpointId(1, 3), SNAPSHOT | {"text": "canary-4711"})
     assert files(tmp_path, bytes([1]) * 32).labels("demo", CONTEXT) == []
     assert files(tmp_path).labels("demo", b"another") == []
-    with pytest.raises(NotKept):
-        files(tmp_path).load("demo", b"another", Label(1, 3))
+    with pytest.raises(CheckpointFailed):
+        files(tmp_path).load("demo", b"another", CheckpointId(1, 3))
     [path] = tmp_path.rglob("*.kept")
     assert b"canary" not in path.read_bytes()
     assert "demo" not in str(path)
@@ -289,7 +289,7 @@ def test_files_are_of_one_key_one_job_and_one_alignment_and_show_nothing(tmp_pat
 def test_a_damaged_file_is_as_good_as_none(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     directory = tmp_path_factory.mktemp("kept")
     own = files(directory)
-    own.save("demo", CONTEXT, Label(1, 3), {"a": np.arange(10), "b": "x"})
+    own.save("demo", CONTEXT, CheckpointId(1, 3), {"a": np.arange(10), "b": "x"})
     [path] = directory.rglob("*.kept")
     content = bytearray(path.read_bytes())
     how = data.draw(st.sampled_from(["flip", "cut", "more", "replace"]))
@@ -304,13 +304,13 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path_factory: pytest.TempPathFact
         content = bytearray(data.draw(st.binary(max_size=100)))
     path.write_bytes(content)
     assert own.labels("demo", CONTEXT) == []
-    with pytest.raises(NotKept):
-        own.load("demo", CONTEXT, Label(1, 3))
+    with pytest.raises(CheckpointFailed):
+        own.load("demo", CONTEXT, CheckpointId(1, 3))
 
 
 def test_frames_that_are_cut_off_at_their_ends_are_noticed(tmp_path: Path) -> None:
     own = files(tmp_path)
-    own.save("demo", CONTEXT, Label(1, 3), {"a": np.zeros(400_000)})
+    own.save("demo", CONTEXT, CheckpointId(1, 3), {"a": np.zeros(400_000)})
     [path] = tmp_path.rglob("*.kept")
     content = path.read_bytes()
     head = 6 + 2 + 16
@@ -320,15 +320,15 @@ def test_frames_that_are_cut_off_at_their_ends_are_noticed(tmp_path: Path) -> No
 
 def test_what_is_too_large_or_has_no_room_is_not_kept_and_the_older_ones_stay(tmp_path: Path) -> None:
     own = files(tmp_path, largest=1000)
-    own.save("demo", CONTEXT, Label(1, 3), {"a": np.zeros(10)})
-    with pytest.raises(NotKept, match="may take 1,000"):
-        own.save("demo", CONTEXT, Label(1, 4), {"a": np.zeros(1000)})
+    own.save("demo", CONTEXT, CheckpointId(1, 3), {"a": np.zeros(10)})
+    with pytest.raises(CheckpointFailed, match="may take 1,000"):
+        own.save("demo", CONTEXT, CheckpointId(1, 4), {"a": np.zeros(1000)})
     if Path("/dev/full").exists():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.fsync", _full)
-            with pytest.raises(NotKept, match="No space left"):
-                own.save("demo", CONTEXT, Label(1, 4), {"a": np.zeros(10)})
-    assert own.labels("demo", CONTEXT) == [Label(1, 3)]
+            with pytest.raises(CheckpointFailed, match="No space left"):
+                own.save("demo", CONTEXT, CheckpointId(1, 4), {"a": np.zeros(10)})
+    assert own.labels("demo", CONTEXT) == [CheckpointId(1, 3)]
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["1-3.kept"]
 
 

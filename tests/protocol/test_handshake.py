@@ -23,7 +23,7 @@ from ce.identity.names import Identity
 from ce.identity.peers import CHANGED, UNPINNED, Peers
 from ce.labels import Column, LabelTable
 from ce.privacy.derivation import derive, joined, number
-from ce.privacy.pair_keys import EphemeralKey, Sealed, seal, unseal
+from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt, encrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.protocol.keys.handshake import (
     Attempt,
@@ -32,10 +32,10 @@ from ce.protocol.keys.handshake import (
     Summary,
     check_enrolment,
     check_key_share,
+    enrolment_digest,
     pseudonym_digest,
     sign_enrolment,
     sign_key_share,
-    story,
     summary_of,
 )
 from ce.protocol.topology.enrolment import enrolment
@@ -56,21 +56,21 @@ OTHERS = {
 
 
 @dataclass(frozen=True)
-class Member:
+class Contributor:
     key: PrivateKey
     certificate: bytes
     pins: Peers
 
 
 @pytest.fixture(scope="module", name="members")
-def _members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Member]:
+def _members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Contributor]:
     """Sites that know each other."""
     directory = tmp_path_factory.mktemp("members")
     authority = Authority.create(directory / "authority", NOW)
     keys = {site: make_key() for site in SITES}
     made = {site: authority.issue(Identity("site", site), key, NOW) for site, key in keys.items()}
     return {
-        site: Member(
+        site: Contributor(
             keys[site],
             made[site].public_bytes(Encoding.DER),
             Peers(directory / f"{site}.toml", {peer: fingerprint(made[peer]) for peer in SITES if peer != site}),
@@ -80,22 +80,22 @@ def _members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Member]:
 
 
 @pytest.fixture(scope="module", name="impostor")
-def _impostor(tmp_path_factory: pytest.TempPathFactory) -> Member:
+def _impostor(tmp_path_factory: pytest.TempPathFactory) -> Contributor:
     """Who controls the operator's authority can have a certificate for any name, but not the key of the site."""
     authority = Authority.create(tmp_path_factory.mktemp("impostor"), NOW)
     key = make_key()
     certificate = authority.issue(Identity("site", "north"), key, NOW)
-    return Member(key, certificate.public_bytes(Encoding.DER), Peers(Path("none"), {}))
+    return Contributor(key, certificate.public_bytes(Encoding.DER), Peers(Path("none"), {}))
 
 
-def handshakes(members: Mapping[str, Member], attempt: Attempt = ATTEMPT) -> dict[str, Handshake]:
+def handshakes(members: Mapping[str, Contributor], attempt: Attempt = ATTEMPT) -> dict[str, Handshake]:
     return {
         site: Handshake(attempt, site, members[site].key, members[site].certificate, members[site].pins)
         for site in attempt.roster
     }
 
 
-def met(members: Mapping[str, Member], attempt: Attempt = ATTEMPT) -> dict[str, Handshake]:
+def met(members: Mapping[str, Contributor], attempt: Attempt = ATTEMPT) -> dict[str, Handshake]:
     parties = handshakes(members, attempt)
     shares = {site: party.share for site, party in parties.items()}
     for party in parties.values():
@@ -107,19 +107,19 @@ def met(members: Mapping[str, Member], attempt: Attempt = ATTEMPT) -> dict[str, 
 
 
 @pytest.mark.parametrize("roster", [SITES[:1], SITES[:2], SITES])
-def test_all_sites_come_to_hold_the_key_of_the_first(members: dict[str, Member], roster: tuple[str, ...]) -> None:
+def test_all_sites_come_to_hold_the_key_of_the_first(members: dict[str, Contributor], roster: tuple[str, ...]) -> None:
     parties = met(members, replace(ATTEMPT, roster=roster))
     assert [site for site, party in parties.items() if party.leads] == [roster[0]]
     job_key = os.urandom(32)
-    sealed = parties[roster[0]].seal_for_all(job_key)
+    sealed = parties[roster[0]].encrypt_for_all(job_key)
     assert tuple(sealed) == roster[1:]
-    assert [parties[site].open_from_first(own) for site, own in sealed.items()] == [job_key] * (len(roster) - 1)
+    assert [parties[site].decrypt_from_first(own) for site, own in sealed.items()] == [job_key] * (len(roster) - 1)
 
 
-def test_whoever_relays_sees_no_key(members: dict[str, Member]) -> None:
+def test_whoever_relays_sees_no_key(members: dict[str, Contributor]) -> None:
     parties = met(members)
     job_key = os.urandom(32)
-    sealed = parties["east"].seal_for_all(job_key)
+    sealed = parties["east"].encrypt_for_all(job_key)
     relayed = b"".join(
         [
             b
@@ -135,28 +135,31 @@ def test_whoever_relays_sees_no_key(members: dict[str, Member]) -> None:
     # The same for everybody, but not to be seen: each is sealed under a key of its own.
     assert len({own.ciphertext for own in sealed.values()}) == len(sealed)
     assert (
-        len({own.nonce for own in parties["east"].seal_for_all(job_key).values()} | {o.nonce for o in sealed.values()})
+        len(
+            {own.nonce for own in parties["east"].encrypt_for_all(job_key).values()}
+            | {o.nonce for o in sealed.values()}
+        )
         == 6
     )
 
 
-def test_keys_are_made_anew_for_every_attempt(members: dict[str, Member]) -> None:
+def test_keys_are_made_anew_for_every_attempt(members: dict[str, Contributor]) -> None:
     first, second = met(members), met(members)
     assert not {p.share.public_key for p in first.values()} & {p.share.public_key for p in second.values()}
-    sealed = first["east"].seal_for_all(bytes(32))
+    sealed = first["east"].encrypt_for_all(bytes(32))
     for site, own in sealed.items():
         with pytest.raises(MessageError, match="ciphertext"):
-            second[site].open_from_first(own)
+            second[site].decrypt_from_first(own)
 
 
-Swap = Callable[[dict[str, KeyShare], Member], Any]
+Swap = Callable[[dict[str, KeyShare], Contributor], Any]
 
 
 def swapped(site: str, **changes: Any) -> Swap:
     return lambda shares, _: shares.update({site: replace(shares[site], **changes)})
 
 
-def posing(shares: dict[str, KeyShare], impostor: Member) -> None:
+def posing(shares: dict[str, KeyShare], impostor: Contributor) -> None:
     shares["north"] = sign_key_share(ATTEMPT, "north", EphemeralKey(), impostor.key, impostor.certificate)
 
 
@@ -191,20 +194,20 @@ SWAPS: dict[str, tuple[Swap, type[CeError], str]] = {
 
 @pytest.mark.parametrize(("swap", "error", "says"), SWAPS.values(), ids=SWAPS)
 def test_what_is_put_in_the_place_of_a_key_share_is_refused(
-    members: dict[str, Member], impostor: Member, swap: Swap, error: type[CeError], says: str
+    members: dict[str, Contributor], impostor: Contributor, swap: Swap, error: type[CeError], says: str
 ) -> None:
     parties = handshakes(members)
     shares = {site: party.share for site, party in parties.items()}
     swap(shares, impostor)
     with pytest.raises(error, match=says):
         parties["south"].meet(shares)
-    assert parties["south"].seal_for_all(bytes(32)) == {}
+    assert parties["south"].encrypt_for_all(bytes(32)) == {}
     with pytest.raises(MessageError, match="comes before the peers are known"):
-        parties["south"].open_from_first(Sealed(bytes(12), bytes(48)))
+        parties["south"].decrypt_from_first(EncryptedBox(bytes(12), bytes(48)))
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_a_key_share_of_another_attempt_is_refused(members: dict[str, Member], other: Attempt) -> None:
+def test_a_key_share_of_another_attempt_is_refused(members: dict[str, Contributor], other: Attempt) -> None:
     site, member = "east", members["east"]
     share = sign_key_share(other, site, EphemeralKey(), member.key, member.certificate)
     check_key_share(other, site, share)
@@ -212,7 +215,7 @@ def test_a_key_share_of_another_attempt_is_refused(members: dict[str, Member], o
         check_key_share(ATTEMPT, site, share)
 
 
-def test_a_peer_that_nobody_compared_is_refused(members: dict[str, Member], tmp_path: Path) -> None:
+def test_a_peer_that_nobody_compared_is_refused(members: dict[str, Contributor], tmp_path: Path) -> None:
     parties = handshakes(members)
     pins = dict(members["south"].pins.pins)
     del pins["north"]
@@ -225,7 +228,7 @@ def test_a_peer_that_nobody_compared_is_refused(members: dict[str, Member], tmp_
     assert refused.value.rule == UNPINNED
 
 
-def test_a_site_takes_no_part_in_a_roster_without_it(members: dict[str, Member]) -> None:
+def test_a_site_takes_no_part_in_a_roster_without_it(members: dict[str, Contributor]) -> None:
     with pytest.raises(MessageError, match="roster: this site is not in it"):
         Handshake(
             replace(ATTEMPT, roster=SITES[:2]),
@@ -249,28 +252,28 @@ def test_a_site_takes_no_part_in_a_roster_without_it(members: dict[str, Member])
     ],
 )
 def test_a_sealed_key_that_was_changed_is_refused(
-    members: dict[str, Member], changed: Callable[[Sealed], Sealed]
+    members: dict[str, Contributor], changed: Callable[[EncryptedBox], EncryptedBox]
 ) -> None:
     parties = met(members)
-    own = parties["east"].seal_for_all(bytes(32))["north"]
+    own = parties["east"].encrypt_for_all(bytes(32))["north"]
     with pytest.raises(MessageError, match=r"nonce|ciphertext"):
-        parties["north"].open_from_first(changed(own))
-    assert parties["north"].open_from_first(own) == bytes(32)
+        parties["north"].decrypt_from_first(changed(own))
+    assert parties["north"].decrypt_from_first(own) == bytes(32)
 
 
-def test_a_sealed_key_opens_only_where_it_was_sealed_for(members: dict[str, Member]) -> None:
+def test_a_sealed_key_opens_only_where_it_was_sealed_for(members: dict[str, Contributor]) -> None:
     parties = met(members)
-    sealed = parties["east"].seal_for_all(bytes(32))
+    sealed = parties["east"].encrypt_for_all(bytes(32))
     with pytest.raises(MessageError, match="ciphertext"):
-        parties["north"].open_from_first(sealed["south"])
+        parties["north"].decrypt_from_first(sealed["south"])
     # Only the first site's keys count, whoever else knows how to seal.
-    from_another = parties["west"].seal_for_all(b"w" * 32)
+    from_another = parties["west"].encrypt_for_all(b"w" * 32)
     with pytest.raises(MessageError, match="ciphertext"):
-        parties["north"].open_from_first(from_another["north"])
+        parties["north"].decrypt_from_first(from_another["north"])
     with pytest.raises(MessageError, match="comes before the peers are known"):
-        handshakes(members)["north"].open_from_first(sealed["north"])
+        handshakes(members)["north"].decrypt_from_first(sealed["north"])
     with pytest.raises(MessageError, match="not a key of 32 bytes"):
-        parties["north"].open_from_first(parties["east"].seal_for_all(b"short")["north"])
+        parties["north"].decrypt_from_first(parties["east"].encrypt_for_all(b"short")["north"])
 
 
 # Pairs.
@@ -284,11 +287,11 @@ def test_two_keys_agree_on_one_that_depends_on_what_it_is_for(context: list[byte
     assert key == two.pair_key(one.public, *context)
     others = [one.pair_key(two.public, *context, b""), one.pair_key(three.public, *context)]
     assert len({key, *others}) == 3
-    sealed = seal(key, content, *context)
-    assert unseal(key, sealed, *context) == content
+    sealed = encrypt(key, content, *context)
+    assert decrypt(key, sealed, *context) == content
     for other, about in ((others[0], context), (key, [*context, b""])):
         with pytest.raises(MessageError, match="ciphertext"):
-            unseal(other, sealed, *about)
+            decrypt(other, sealed, *about)
 
 
 @pytest.mark.parametrize("public", [bytes(32), b"\1" + bytes(31), b"", bytes(31), bytes(33)])
@@ -445,7 +448,9 @@ CHANGED_SUMMARIES = {name: summary_of(other, REVISION) for name, other in CHANGE
 
 
 @pytest.mark.parametrize("other", CHANGED_SUMMARIES.values(), ids=CHANGED_SUMMARIES)
-def test_the_signature_of_an_enrolment_covers_all_that_is_in_it(members: dict[str, Member], other: Summary) -> None:
+def test_the_signature_of_an_enrolment_covers_all_that_is_in_it(
+    members: dict[str, Contributor], other: Summary
+) -> None:
     certificate = parse_certificate(members["north"].certificate)
     signature = sign_enrolment(ATTEMPT, "north", SIGNED, members["north"].key)
     check_enrolment(ATTEMPT, "north", SIGNED, signature, certificate)
@@ -453,10 +458,10 @@ def test_the_signature_of_an_enrolment_covers_all_that_is_in_it(members: dict[st
         check_enrolment(ATTEMPT, "north", other, signature, certificate)
     # Masks are bound to the same.
     private = {"east": 1, "north": 2}
-    told = story({"east": SIGNED, "north": SIGNED}, private)
-    assert told == story({"east": SIGNED, "north": SIGNED}, dict(private))
-    assert told != story({"east": SIGNED, "north": other}, private)
-    assert told != story({"east": SIGNED, "north": SIGNED}, {"east": 2, "north": 1})
+    told = enrolment_digest({"east": SIGNED, "north": SIGNED}, private)
+    assert told == enrolment_digest({"east": SIGNED, "north": SIGNED}, dict(private))
+    assert told != enrolment_digest({"east": SIGNED, "north": other}, private)
+    assert told != enrolment_digest({"east": SIGNED, "north": SIGNED}, {"east": 2, "north": 1})
 
 
 def test_a_summary_shows_no_pseudonym_and_no_token() -> None:
@@ -468,14 +473,14 @@ def test_a_summary_shows_no_pseudonym_and_no_token() -> None:
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_the_signature_of_an_enrolment_is_worth_nothing_in_another_attempt(
-    members: dict[str, Member], other: Attempt
+    members: dict[str, Contributor], other: Attempt
 ) -> None:
     signature = sign_enrolment(other, "north", SIGNED, members["north"].key)
     with pytest.raises(MessageError, match="enrolment of north"):
         check_enrolment(ATTEMPT, "north", SIGNED, signature, parse_certificate(members["north"].certificate))
 
 
-def test_the_signature_of_an_enrolment_is_its_sites(members: dict[str, Member]) -> None:
+def test_the_signature_of_an_enrolment_is_its_sites(members: dict[str, Contributor]) -> None:
     certificate = parse_certificate(members["north"].certificate)
     for site, signer in (("south", "north"), ("north", "south")):
         signature = sign_enrolment(ATTEMPT, site, SIGNED, members[signer].key)
@@ -490,10 +495,10 @@ def test_the_signature_of_an_enrolment_is_its_sites(members: dict[str, Member]) 
 # What every site has enrolled, shown by whoever relays it.
 
 Shown = dict[str, tuple[Summary, bytes]]
-Show = Callable[[Shown, Mapping[str, Member]], Any]
+Show = Callable[[Shown, Mapping[str, Contributor]], Any]
 
 
-def enrolled(members: Mapping[str, Member], attempt: Attempt = ATTEMPT) -> Shown:
+def enrolled(members: Mapping[str, Contributor], attempt: Attempt = ATTEMPT) -> Shown:
     """Each with something of its own."""
     summaries = {site: replace(SIGNED, objects=3 + at) for at, site in enumerate(attempt.roster)}
     return {s: (own, sign_enrolment(attempt, s, own, members[s].key)) for s, own in summaries.items()}
@@ -527,7 +532,7 @@ SHOWS: dict[str, tuple[Show, str]] = {
 
 @pytest.mark.parametrize(("show", "says"), SHOWS.values(), ids=SHOWS)
 def test_what_others_are_said_to_have_enrolled_is_believed_only_with_their_signatures(
-    members: dict[str, Member], show: Show, says: str
+    members: dict[str, Contributor], show: Show, says: str
 ) -> None:
     party, shown = met(members)["south"], enrolled(members)
     own = shown["south"][0]

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.privacy.derivation import expand
-from ce.privacy.masks import BLOCK, Masks, set_stream_key, uncover
+from ce.privacy.masks import BLOCK, Masks, set_stream_key, unmask
 from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.task import Answer, Task
-from ce.protocol.modes.blind_site import BlindMember
-from ce.protocol.modes.mask_binding import Binding, Cover, object_digests, told
-from ce.protocol.topology.topology import Block, SharedColumn, View
+from ce.protocol.modes.blind_site import BlindSite
+from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, object_digests, told
+from ce.protocol.topology.topology import Block, SiteView, TopologyColumn
 from ce.ring import Words
 from ce.steps.model import Sizes
 
@@ -57,7 +57,7 @@ def hidden(
     if set_key is not None:
         streams[sites[0]] = set_stream_key(set_key, own[sites[0]])
     return {
-        site: Masks(site, keys[site]).hide(1, "a", parts[site], dict.fromkeys(keys[site], own[site]), streams[site])
+        site: Masks(site, keys[site]).mask(1, "a", parts[site], dict.fromkeys(keys[site], own[site]), streams[site])
         for site in sites
     }
 
@@ -86,7 +86,7 @@ def test_the_sum_of_what_is_sent_is_the_sum_of_what_is_meant(
     sent = hidden(parts)
     np.testing.assert_array_equal(added(sent), added(parts))
     covered = hidden(parts, set_key=SET_KEY)
-    np.testing.assert_array_equal(uncover(added(covered), SET_KEY, CONTEXT), added(parts))
+    np.testing.assert_array_equal(unmask(added(covered), SET_KEY, CONTEXT), added(parts))
     for site, own in parts.items():
         np.testing.assert_array_equal(own, before[site])
         assert sent[site].shape == shape
@@ -101,7 +101,7 @@ def test_arrays_of_any_length_are_masked_throughout(words: int) -> None:
     sent = hidden(parts)
     np.testing.assert_array_equal(added(sent), added(parts))
     covered = added(hidden(parts, set_key=SET_KEY))
-    np.testing.assert_array_equal(uncover(covered, SET_KEY, CONTEXT), added(parts))
+    np.testing.assert_array_equal(unmask(covered, SET_KEY, CONTEXT), added(parts))
     masks = [*(sent[site] - parts[site] for site in parts), covered - added(parts)]
     for mask in masks:
         # Not one word in the clear, and no word of a stream again: not in a later block of it either.
@@ -123,7 +123,7 @@ def test_one_contributor_alone_sends_its_words_and_in_blind_only_its_set_hides_t
     assert not np.shares_memory(sent, own["alone"])
     covered = hidden(own, set_key=SET_KEY)["alone"]
     assert not (covered == np.arange(5)).any()
-    np.testing.assert_array_equal(uncover(covered, SET_KEY, CONTEXT), np.arange(5))
+    np.testing.assert_array_equal(unmask(covered, SET_KEY, CONTEXT), np.arange(5))
 
 
 def test_the_strides_of_an_array_do_not_matter() -> None:
@@ -153,20 +153,20 @@ def test_no_array_is_masked_twice_and_no_round_comes_back() -> None:
     masks = Masks("s00", pair_keys(names(3))["s00"])
     words = np.arange(3)
 
-    def hide(round_: int, name: str) -> Words:
-        return masks.hide(round_, name, words, dict.fromkeys(names(3)[1:], CONTEXT))
+    def mask(round_: int, name: str) -> Words:
+        return masks.mask(round_, name, words, dict.fromkeys(names(3)[1:], CONTEXT))
 
-    hide(1, "a")
-    hide(1, "b")
+    mask(1, "a")
+    mask(1, "b")
     for again in ("a", "b"):
         with pytest.raises(MessageError, match="no mask is used twice"):
-            hide(1, again)
-    hide(5, "a")
+            mask(1, again)
+    mask(5, "a")
     for round_, name in ((5, "a"), (4, "c"), (1, "b"), (0, "d")):
         with pytest.raises(MessageError, match="no mask is used twice"):
-            hide(round_, name)
-    hide(5, "b")
-    hide(6, "a")
+            mask(round_, name)
+    mask(5, "b")
+    mask(6, "a")
 
 
 # What masks are bound to.
@@ -221,7 +221,7 @@ class Story:
                 "block/1/message": np.array([1.0, 2.0]),
                 "block/2/message": np.array([8.0, 9.0]),
                 "block/3/message": np.array([4.0]),
-                "columns/0/tables": np.array([0.25, 0.75]),
+                "columns/0/beta": np.array([0.25, 0.75]),
             },
         )
     )
@@ -231,21 +231,21 @@ class Story:
     )
 
     @property
-    def binding(self) -> Binding:
+    def binding(self) -> ViewDigest:
         if self.state is None:
             return told(self.task)
-        return BlindMember._binding(cast(Any, SimpleNamespace(_state=self.state, _seen=self.seen)))
+        return BlindSite._binding(cast(Any, SimpleNamespace(_state=self.state, _seen=self.seen)))
 
-    def cover(self, site: str) -> Cover:
+    def cover(self, site: str) -> MaskBinding:
         roster = self.roster
         held = {1: Objects(self.members, self.objects)}
         held |= {number: own for number, own in self.others.items() if site in own.members}
         blocks = {number: Block(number, own.members, len(own.objects)) for number, own in held.items()}
         columns = tuple(
-            SharedColumn(at, name, "clustering", categories, self.members)
+            TopologyColumn(at, name, "clustering", categories, self.members)
             for at, (name, categories) in enumerate(zip(self.columns, self.categories, strict=True))
         )
-        view = View(roster, Sizes(9, 2, 0, 3), blocks, columns, two_exchanges=True, together=False)
+        view = SiteView(roster, Sizes(9, 2, 0, 3), blocks, columns, needs_two_exchanges=True, shared_by_all=False)
         digests: dict[int, bytes] = {}
         for number, own in held.items():
             pseudonyms = np.array([np.void(hashlib.md5(o.encode()).digest()) for o in own.objects], dtype="V16")
@@ -253,7 +253,7 @@ class Story:
         attempt = Attempt("job", self.definition, self.epoch, roster)
         # More peers than any story has: keys alone must not be what keeps two stories apart.
         keys = pair_keys((*SITES, "other", "west"))[site]
-        return Cover(attempt, site, view, digests, keys, self.enrolments)
+        return MaskBinding(attempt, site, view, digests, keys, self.enrolments)
 
     def sent(self, site: str, words: Words) -> Words:
         """What the site sends, laid out as the others lay it out."""
@@ -263,7 +263,7 @@ class Story:
         answer = Answer(
             self.round, "sums", arrays={self.name: words.reshape(self.shape)}, fraction_bits={self.name: self.bits}
         )
-        return cover.hide(answer, self.binding).arrays[self.name].reshape(words.shape)
+        return cover.mask(answer, self.binding).arrays[self.name].reshape(words.shape)
 
     def streams(self, site: str) -> dict[str, bytes]:
         """The key of the site's keystream with each other contributor."""
@@ -274,9 +274,9 @@ class Story:
             made.update({peer: expand(keys[peer], b"ce mask 1", context) for peer, context in contexts.items()})
             return words
 
-        cover._masks = cast(Masks, SimpleNamespace(hide=keep))
+        cover._masks = cast(Masks, SimpleNamespace(mask=keep))
         arrays = {self.name: np.zeros(self.shape, dtype=np.int64)}
-        cover.hide(Answer(self.round, "sums", arrays=arrays, fraction_bits={self.name: self.bits}), self.binding)
+        cover.mask(Answer(self.round, "sums", arrays=arrays, fraction_bits={self.name: self.bits}), self.binding)
         return made
 
 
@@ -318,7 +318,7 @@ LIES: dict[str, tuple[tuple[str, ...], Lie]] = {
     "globals": (EVERYWHERE, lambda s: _told(s, "global/alpha", np.array([0.5, np.nextafter(1.5, 2)]))),
     "messages": (_BLOCK, lambda s: _told(s, "block/1/message", np.array([2.0, 1.0]))),
     "messages left out": (_BLOCK, lambda s: _told(s, "block/1/message", None)),
-    "tables": (_COLUMNS, lambda s: _told(s, "columns/0/tables", np.array([0.75, 0.25]))),
+    "tables": (_COLUMNS, lambda s: _told(s, "columns/0/beta", np.array([0.75, 0.25]))),
     "one array told as another": (EVERYWHERE, lambda s: _told(_told(s, "global/alpha", None), "global/mu", _ALPHA)),
 }
 _ALPHA = np.array([0.5, 1.5])
@@ -338,30 +338,30 @@ def masked_otherwise(what: str) -> tuple[str, ...]:
     return EVERYWHERE if what in ABOUT_A_BLOCK else LIES[what][0]
 
 
-def _told(story: Story, name: str, array: NDArray[np.float64] | None) -> Story:
-    arrays = {other: own for other, own in story.task.arrays.items() if other != name}
+def _told(enrolment_digest: Story, name: str, array: NDArray[np.float64] | None) -> Story:
+    arrays = {other: own for other, own in enrolment_digest.task.arrays.items() if other != name}
     if array is not None:
         arrays[name] = array
-    return replace(story, task=replace(story.task, arrays=arrays))
+    return replace(enrolment_digest, task=replace(enrolment_digest.task, arrays=arrays))
 
 
 def contributors(name: str) -> dict[str, Story]:
     """All who contribute to an array, of one mind. All sites contribute to a global one, so that these are all."""
-    story = Story(name, roster=SITES) if name.startswith("global/") else Story(name)
-    return dict.fromkeys(SITES, story)
+    enrolment_digest = Story(name, roster=SITES) if name.startswith("global/") else Story(name)
+    return dict.fromkeys(SITES, enrolment_digest)
 
 
 def test_an_answer_is_covered_once() -> None:
-    story = contributors("block/1/sums")["east"]
-    cover = story.cover("east")
+    enrolment_digest = contributors("block/1/sums")["east"]
+    cover = enrolment_digest.cover("east")
     arrays = {"block/1/sums": PARTS["east"], "global/bound": np.arange(2)}
-    answer = Answer(story.round, "sums", arrays=arrays, fraction_bits=dict.fromkeys(arrays, 0))
-    cover.hide(answer, story.binding)
-    other = told(replace(story.task, iteration=99))
+    answer = Answer(enrolment_digest.round, "sums", arrays=arrays, fraction_bits=dict.fromkeys(arrays, 0))
+    cover.mask(answer, enrolment_digest.binding)
+    other = told(replace(enrolment_digest.task, iteration=99))
     for again in (answer, replace(answer, round=1), replace(answer, arrays={"global/bound": np.arange(9)})):
         with pytest.raises(MessageError, match="no mask is used twice"):
-            cover.hide(again, other)
-    cover.hide(replace(answer, round=story.round + 1), story.binding)
+            cover.mask(again, other)
+    cover.mask(replace(answer, round=enrolment_digest.round + 1), enrolment_digest.binding)
 
 
 def truth() -> Words:
@@ -379,13 +379,16 @@ def test_contributors_of_one_mind_get_the_true_total(name: str) -> None:
         np.testing.assert_array_equal(uncovered(blind[site], site, covered), truth())
 
 
-def uncovered(story: Story, site: str, total: Words) -> Words:
-    cover = story.cover(site)
-    cover.set_keys = {cover._view.contributors(story.name): SET_KEY}
-    found = cover.uncover(
-        {story.name: total.reshape(story.shape)}, {story.name: story.bits}, story.round, story.binding
+def uncovered(enrolment_digest: Story, site: str, total: Words) -> Words:
+    cover = enrolment_digest.cover(site)
+    cover.set_keys = {cover._view.contributors(enrolment_digest.name): SET_KEY}
+    found = cover.unmask(
+        {enrolment_digest.name: total.reshape(enrolment_digest.shape)},
+        {enrolment_digest.name: enrolment_digest.bits},
+        enrolment_digest.round,
+        enrolment_digest.binding,
     )
-    return found[story.name].reshape(total.shape)
+    return found[enrolment_digest.name].reshape(total.shape)
 
 
 @pytest.mark.parametrize("liar", ["first", "last"])
@@ -404,8 +407,8 @@ def test_whoever_was_told_anything_else_ruins_the_total(what: str, liar: str) ->
 def test_it_is_the_keystream_that_changes_not_only_with_whom_it_is_shared(what: str) -> None:
     _, lie = LIES[what]
     for name in masked_otherwise(what):
-        story = contributors(name)["north"]
-        before, after = story.streams("north"), lie(story).streams("north")
+        enrolment_digest = contributors(name)["north"]
+        before, after = enrolment_digest.streams("north"), lie(enrolment_digest).streams("north")
         assert set(before) == {"east", "south"}
         assert not set(before.values()) & set(after.values()), name
 
@@ -433,24 +436,26 @@ def test_what_does_not_concern_an_array_changes_nothing() -> None:
             np.testing.assert_array_equal(total_of(stories), expected)
     for name, elsewhere in (("global/mean_log", "columns/0"), ("block/1/sums", "columns/0"), (*_COLUMNS, "columns/1")):
         stories = contributors(name)
-        stories["east"] = _told(stories["east"], f"{elsewhere}/tables", np.array([0.5, 0.5]))
+        stories["east"] = _told(stories["east"], f"{elsewhere}/beta", np.array([0.5, 0.5]))
         np.testing.assert_array_equal(total_of(stories), truth())
 
 
 # What two sites are told about objects that both hold is in all masks between them.
 
 
-def _said(story: Story, scope: str, value: float | None) -> Story:
+def _said(enrolment_digest: Story, scope: str, value: float | None) -> Story:
     """Something else told about a block: in masked by the task, in blind by the totals so far."""
-    if story.state is None:
-        return _told(story, f"{scope}/message", None if value is None else np.array([value]))
-    seen = {other: own for other, own in story.seen.items() if other != scope}
-    return replace(story, seen=seen if value is None else {**seen, scope: hashlib.sha256(bytes(int(value))).digest()})
+    if enrolment_digest.state is None:
+        return _told(enrolment_digest, f"{scope}/message", None if value is None else np.array([value]))
+    seen = {other: own for other, own in enrolment_digest.seen.items() if other != scope}
+    return replace(
+        enrolment_digest, seen=seen if value is None else {**seen, scope: hashlib.sha256(bytes(int(value))).digest()}
+    )
 
 
-def _block(story: Story, number: int, own: Objects | None) -> Story:
-    others = {other: known for other, known in story.others.items() if other != number}
-    return replace(story, others=others if own is None else {**others, number: own})
+def _block(enrolment_digest: Story, number: int, own: Objects | None) -> Story:
+    others = {other: known for other, known in enrolment_digest.others.items() if other != number}
+    return replace(enrolment_digest, others=others if own is None else {**others, number: own})
 
 
 #: To whom it is told, with whom alone its masks are others then, and what.

@@ -18,15 +18,15 @@ from support.problems import TOPOLOGIES, deal, problem
 
 from ce.errors import MessageError
 from ce.models import BCE, Mixture
-from ce.protocol.engine.accumulators import Asked, Totals
+from ce.protocol.engine.accumulators import Accumulators, Asked
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SeededStarts
-from ce.protocol.messages.task import Answer, Array, Piece, Task, array_hash, pieces, task_digest
+from ce.protocol.messages.task import Answer, Array, ArrayChunk, Task, array_hash, chunks, task_digest
 from ce.protocol.topology.enrolment import enrolment
 from ce.protocol.topology.topology import align
 from ce.transport import array_chunks as parts_module
-from ce.transport.array_chunks import CHUNK, LARGEST_FRAME, Collector, pieces_of, to_parts
+from ce.transport.array_chunks import CHUNK, LARGEST_FRAME, Collector, chunks_of, to_chunks
 from ce.transport.frames import AnswerReader, TaskReader, answer_frames, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -63,10 +63,10 @@ def assert_same(got: dict[str, Array], sent: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(got[name], array)
 
 
-def collect(frames: Iterable[arrays_pb2.Parts], most: int = ROOM) -> Collector:
+def collect(frames: Iterable[arrays_pb2.ArrayChunks], most: int = ROOM) -> Collector:
     """What the frames of one message hold; they must end it, and no earlier."""
     collector = Collector(most)
-    ended = [collector.feed(arrays_pb2.Parts.FromString(frame.SerializeToString())) for frame in frames]
+    ended = [collector.feed(arrays_pb2.ArrayChunks.FromString(frame.SerializeToString())) for frame in frames]
     assert ended == [False] * (len(ended) - 1) + [True]
     return collector
 
@@ -80,7 +80,7 @@ def test_arrays_come_back_in_order_whatever_their_strides_and_however_they_are_s
     arrays: dict[str, np.ndarray], chunk: int, bits: int
 ) -> None:
     with small_chunks(chunk):
-        collector = collect(to_parts(arrays, dict.fromkeys(arrays, bits)))
+        collector = collect(to_chunks(arrays, dict.fromkeys(arrays, bits)))
     assert_same(collector.arrays, arrays)
     assert collector.fraction_bits == dict.fromkeys(arrays, bits)
 
@@ -89,14 +89,14 @@ def test_arrays_come_back_in_order_whatever_their_strides_and_however_they_are_s
 @given(ARRAYS, st.integers(8, 200))
 def test_pieces_are_the_array_in_order_without_gaps(arrays: dict[str, np.ndarray], chunk: int) -> None:
     with small_chunks(chunk):
-        for frame in to_parts(arrays):
-            assert sum(len(part.data) for part in frame.parts) <= chunk
-        found = [piece for frame in to_parts(arrays) for piece in pieces_of(frame)]
+        for frame in to_chunks(arrays):
+            assert sum(len(part.data) for part in frame.chunks) <= chunk
+        found = [chunk for frame in to_chunks(arrays) for chunk in chunks_of(frame)]
     for name, array in arrays.items():
-        own = [piece for piece in found if piece.name == name]
-        assert {piece.shape for piece in own} == {array.shape}
+        own = [chunk for chunk in found if chunk.name == name]
+        assert {chunk.shape for chunk in own} == {array.shape}
         assert [p.begin for p in own] == np.cumsum([0, *(len(p.words) for p in own)])[:-1].tolist()
-        np.testing.assert_array_equal(np.concatenate([piece.words for piece in own]), array.reshape(-1))
+        np.testing.assert_array_equal(np.concatenate([chunk.words for chunk in own]), array.reshape(-1))
 
 
 def test_large_arrays_go_in_frames_of_a_mebibyte() -> None:
@@ -109,39 +109,39 @@ def test_large_arrays_go_in_frames_of_a_mebibyte() -> None:
         "words": rng.integers(-(2**63), 2**63, (2, 100_001)),
     }
     total = sum(array.nbytes for array in arrays.values())
-    frames = list(to_parts(arrays))
+    frames = list(to_chunks(arrays))
     assert total // CHUNK + 1 <= len(frames) <= total // CHUNK + 2
-    assert all(sum(len(part.data) for part in frame.parts) <= CHUNK for frame in frames)
-    assert {part.name for part in frames[0].parts} == {"small", "large"}
+    assert all(sum(len(part.data) for part in frame.chunks) <= CHUNK for frame in frames)
+    assert {part.name for part in frames[0].chunks} == {"small", "large"}
     assert_same(collect(frames).arrays, arrays)
 
 
 def test_no_frame_is_too_large_for_the_stream_however_small_its_arrays() -> None:
     """A site in many small blocks: what surrounds the numbers takes more room than they do."""
     arrays = {f"block/{index}/labels": np.zeros(1, dtype=np.int64) for index in range(40_000)}
-    frames = list(to_parts(arrays))
+    frames = list(to_chunks(arrays))
     assert max(frame.ByteSize() for frame in frames) <= 1.5 * CHUNK < LARGEST_FRAME / 2
     assert len(collect(frames).arrays) == len(arrays)
 
 
 def test_a_message_without_arrays_is_one_frame() -> None:
-    (frame,) = to_parts({})
+    (frame,) = to_chunks({})
     assert frame.last
-    assert not frame.parts
+    assert not frame.chunks
     assert collect([frame]).arrays == {}
 
 
 # What is refused.
 
 
-def part(name: str = "a", data: bytes = bytes(16), **fields: object) -> arrays_pb2.ArrayPart:
+def part(name: str = "a", data: bytes = bytes(16), **fields: object) -> arrays_pb2.ArrayChunk:
     """A piece that is right unless told otherwise: two doubles."""
     given = {"type": arrays_pb2.ELEMENT_TYPE_FLOAT64, "shape": (len(data) // 8,), **fields}
-    return arrays_pb2.ArrayPart(name=name, data=data, **given)  # type: ignore[arg-type]
+    return arrays_pb2.ArrayChunk(name=name, data=data, **given)  # type: ignore[arg-type]
 
 
-def message(*found: arrays_pb2.ArrayPart, last: bool = True) -> arrays_pb2.Parts:
-    return arrays_pb2.Parts(parts=found, last=last)
+def message(*found: arrays_pb2.ArrayChunk, last: bool = True) -> arrays_pb2.ArrayChunks:
+    return arrays_pb2.ArrayChunks(chunks=found, last=last)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def message(*found: arrays_pb2.ArrayPart, last: bool = True) -> arrays_pb2.Parts
         (part(data=bytes(CHUNK + 8)), "more than 1 MiB in one frame"),
     ],
 )
-def test_a_piece_that_cannot_be_is_refused(wrong: arrays_pb2.ArrayPart, says: str) -> None:
+def test_a_piece_that_cannot_be_is_refused(wrong: arrays_pb2.ArrayChunk, says: str) -> None:
     with pytest.raises(MessageError, match=says):
         Collector(ROOM).feed(message(wrong))
 
@@ -185,7 +185,7 @@ def test_a_piece_that_cannot_be_is_refused(wrong: arrays_pb2.ArrayPart, says: st
         (part("b"), "in order"),
     ],
 )
-def test_pieces_of_one_array_agree(following: arrays_pb2.ArrayPart, says: str) -> None:
+def test_pieces_of_one_array_agree(following: arrays_pb2.ArrayChunk, says: str) -> None:
     collector = Collector(ROOM)
     assert not collector.feed(message(part("a", shape=(4,)), last=False))
     with pytest.raises(MessageError, match=says):
@@ -229,16 +229,16 @@ def test_a_shape_of_very_many_sides_is_refused_before_they_are_multiplied() -> N
     assert bomb.ByteSize() < LARGEST_FRAME
     before = time.process_time()
     with pytest.raises(MessageError, match="shape is too long"):
-        list(pieces_of(message(bomb)))
+        list(chunks_of(message(bomb)))
     assert time.process_time() - before < 1.0
 
 
 def test_a_frame_has_as_many_pieces_as_it_has_room_for_and_no_more() -> None:
     empty = part("a", b"", shape=(0,))
     most = CHUNK // 64 + 1
-    assert len(list(pieces_of(message(*[empty] * most)))) == most
+    assert len(list(chunks_of(message(*[empty] * most)))) == most
     with pytest.raises(MessageError, match="more pieces in one frame"):
-        list(pieces_of(message(*[empty] * (most + 1))))
+        list(chunks_of(message(*[empty] * (most + 1))))
 
 
 def test_an_array_without_elements_costs_no_memory_whatever_its_other_sides() -> None:
@@ -249,7 +249,7 @@ def test_an_array_without_elements_costs_no_memory_whatever_its_other_sides() ->
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_not_finite_are_refused_by_name(bad: float) -> None:
-    collector = collect(to_parts({"alpha": np.ones(3), "gamma": np.array([1.0, bad])}))
+    collector = collect(to_chunks({"alpha": np.ones(3), "gamma": np.array([1.0, bad])}))
     with pytest.raises(MessageError, match="gamma: not all numbers are finite"):
         _ = collector.arrays
 
@@ -284,9 +284,9 @@ def read_task(frames: Iterable[pb.CoordinatorFrame], most: int = ROOM) -> Task |
     for frame in frames:
         if frame.WhichOneof("frame") == "task":
             reader = TaskReader(frame.task, JOB_DIGEST, most)
-            task = reader.feed(frame.task.parts)
+            task = reader.feed(frame.task.chunks)
         elif reader is not None:
-            task = reader.feed(frame.more.parts)
+            task = reader.feed(frame.more.chunks)
     return task
 
 
@@ -296,9 +296,9 @@ def read_answer(frames: Iterable[pb.SiteFrame], most: int = ROOM) -> Answer | No
     for frame in frames:
         if frame.WhichOneof("frame") == "answer":
             reader = AnswerReader(frame.answer, most)
-            answer = reader.feed(frame.answer.parts)
+            answer = reader.feed(frame.answer.chunks)
         elif reader is not None:
-            answer = reader.feed(frame.more.parts)
+            answer = reader.feed(frame.more.chunks)
     return answer
 
 
@@ -307,7 +307,7 @@ def tasks(draw: st.DrawFn) -> Task:
     starts = tuple(sorted(draw(st.sets(st.integers(0, 2**32 - 1), max_size=5))))
     retry = tuple(start for start in starts if draw(st.booleans()))
     numbers = st.integers(0, 2**32 - 1)
-    step = draw(st.sampled_from(["open", "sums", "objects", "columns", "view", "finish"]))
+    step = draw(st.sampled_from(["open", "sums", "objects", "columns", "clusterings_only", "finish"]))
     return Task(draw(numbers), step, draw(numbers), draw(numbers), starts, retry, draw(ARRAYS))
 
 
@@ -330,7 +330,7 @@ def test_tasks_and_answers_come_back(task: Task, chunk: int) -> None:
     "other",
     [
         replace(TASK, round=4),
-        replace(TASK, step="view"),
+        replace(TASK, step="clusterings_only"),
         replace(TASK, stage=0),
         replace(TASK, iteration=3),
         replace(TASK, starts=(0, 2, 3)),
@@ -394,7 +394,7 @@ def test_garbage_is_a_message_error_or_a_message(garbage: bytes) -> None:
         reader = TaskReader if kind is pb.Task else AnswerReader
         try:
             arguments = (header, JOB_DIGEST, ROOM) if kind is pb.Task else (header, ROOM)
-            reader(*arguments).feed(header.parts)  # type: ignore[arg-type]
+            reader(*arguments).feed(header.chunks)  # type: ignore[arg-type]
         except MessageError:
             continue
 
@@ -485,23 +485,23 @@ def contributions(sites: int, seed: int) -> dict[str, dict[str, np.ndarray]]:
 
 
 @st.composite
-def split(draw: st.DrawFn, arrays: dict[str, np.ndarray]) -> list[Piece]:
+def split(draw: st.DrawFn, arrays: dict[str, np.ndarray]) -> list[ArrayChunk]:
     """A contribution in pieces: any cuts, arrays in any order."""
     found = []
     for name in draw(st.permutations(sorted(arrays))):
         flat = np.asarray(arrays[name]).reshape(-1)
         cuts = sorted(draw(st.lists(st.integers(0, flat.size), max_size=3)))
         for begin, end in zip([0, *cuts], [*cuts, flat.size], strict=True):
-            found.append(Piece(name, arrays[name].shape, ASKED[name].fraction_bits, begin, flat[begin:end]))
+            found.append(ArrayChunk(name, arrays[name].shape, ASKED[name].fraction_bits, begin, flat[begin:end]))
     return found
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.data())
 def test_however_answers_are_cut_and_interrupted_the_totals_are_the_same(data: st.DataObject) -> None:
-    parts = contributions(3, data.draw(st.integers(0, 1000)))
-    totals = Totals(ASKED, {site: list(ASKED) for site in parts})
-    going = {site: iter(data.draw(split(arrays))) for site, arrays in parts.items()}
+    chunks = contributions(3, data.draw(st.integers(0, 1000)))
+    totals = Accumulators(ASKED, {site: list(ASKED) for site in chunks})
+    going = {site: iter(data.draw(split(arrays))) for site, arrays in chunks.items()}
     for site in going:
         totals.begin(site)
     interruptions = 0
@@ -509,53 +509,53 @@ def test_however_answers_are_cut_and_interrupted_the_totals_are_the_same(data: s
         site = data.draw(st.sampled_from(sorted(going)))
         if interruptions < 6 and data.draw(st.integers(0, 4)) == 0:
             interruptions += 1  # the stream broke: it repeats itself, cut in other places perhaps
-            going[site] = iter(data.draw(split(parts[site])))
+            going[site] = iter(data.draw(split(chunks[site])))
             totals.begin(site)
-        elif (piece := next(going[site], None)) is not None:
-            totals.add(site, piece)
+        elif (chunk := next(going[site], None)) is not None:
+            totals.add(site, chunk)
         else:
             totals.end(site)
             del going[site]
         assert totals.waiting == going.keys()
     with np.errstate(over="ignore"):
         for name in ASKED:
-            expected = sum((arrays[name] for arrays in parts.values()), np.zeros(ASKED[name].shape, dtype=np.int64))
+            expected = sum((arrays[name] for arrays in chunks.values()), np.zeros(ASKED[name].shape, dtype=np.int64))
             np.testing.assert_array_equal(totals[name], expected)
 
 
 def test_totals_refuse_what_was_not_asked_for_and_add_nothing_of_it() -> None:
     asked = {"a": Asked((4,), 10), "b": Asked((2,), 0)}
-    totals = Totals(asked, {"north": ["a", "b"], "south": ["a"]})
+    totals = Accumulators(asked, {"north": ["a", "b"], "south": ["a"]})
     four = np.arange(1, 5)
 
-    def piece(**changes: object) -> Piece:
-        return Piece(**{"name": "a", "shape": (4,), "fraction_bits": 10, "begin": 0, "words": four, **changes})  # type: ignore[arg-type]
+    def chunk(**changes: object) -> ArrayChunk:
+        return ArrayChunk(**{"name": "a", "shape": (4,), "fraction_bits": 10, "begin": 0, "words": four, **changes})  # type: ignore[arg-type]
 
     totals.begin("south")
     for wrong in (
-        piece(name="b"),
-        piece(name="c"),
-        piece(shape=(2, 2)),
-        piece(shape=(5,)),
-        piece(fraction_bits=11),
-        piece(words=four.astype(np.float64)),
-        piece(begin=1, words=four[:3]),
-        piece(words=np.arange(5)),
+        chunk(name="b"),
+        chunk(name="c"),
+        chunk(shape=(2, 2)),
+        chunk(shape=(5,)),
+        chunk(fraction_bits=11),
+        chunk(words=four.astype(np.float64)),
+        chunk(begin=1, words=four[:3]),
+        chunk(words=np.arange(5)),
     ):
         with pytest.raises(MessageError, match="south"):
             totals.add("south", wrong)
     with pytest.raises(MessageError, match="a is missing or incomplete"):
         totals.end("south")
-    for call in (totals.begin, totals.end, lambda site: totals.add(site, piece())):
+    for call in (totals.begin, totals.end, lambda site: totals.add(site, chunk())):
         with pytest.raises(MessageError, match="east: is not awaited"):
             call("east")
     assert totals["a"].tolist() == [0, 0, 0, 0]
-    totals.add("south", piece(words=four[:3]))
+    totals.add("south", chunk(words=four[:3]))
     with pytest.raises(MessageError, match="in order"):
-        totals.add("south", piece(begin=2, words=four[2:]))
+        totals.add("south", chunk(begin=2, words=four[2:]))
     with pytest.raises(MessageError, match="incomplete"):
         totals.end("south")
-    totals.add("south", piece(begin=3, words=four[3:]))
+    totals.add("south", chunk(begin=3, words=four[3:]))
     totals.end("south")
     with pytest.raises(MessageError, match="not awaited"):
         totals.begin("south")
@@ -644,8 +644,8 @@ def test_the_home_adds_an_answer_once_that_broke_off_and_was_repeated() -> None:
         for site, answer in _exchange(disturbed, others).items():
             for enough in range(len(answer.arrays)):
                 disturbed.begin(site, answer)
-                for piece, _ in zip(pieces(answer), range(enough), strict=False):
-                    disturbed.add_piece(site, piece)
+                for chunk, _ in zip(chunks(answer), range(enough), strict=False):
+                    disturbed.add_chunk(site, chunk)
                 if enough:
                     with pytest.raises(MessageError, match="missing or incomplete"):
                         disturbed.end(site)
@@ -697,11 +697,11 @@ def test_totals_take_the_memory_of_one_array_however_many_sites_add_to_it() -> N
     sites = [f"s{s}" for s in range(20)]
     tracemalloc.start()
     try:
-        totals = Totals({"a": Asked(words.shape, 0)}, dict.fromkeys(sites, ("a",)))
+        totals = Accumulators({"a": Asked(words.shape, 0)}, dict.fromkeys(sites, ("a",)))
         for site in sites:
             totals.begin(site)
             for begin in range(0, len(words), 2**15):
-                totals.add(site, Piece("a", words.shape, 0, begin, words[begin : begin + 2**15]))
+                totals.add(site, ArrayChunk("a", words.shape, 0, begin, words[begin : begin + 2**15]))
             totals.end(site)
         _, peak = tracemalloc.get_traced_memory()
     finally:

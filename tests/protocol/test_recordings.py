@@ -207,9 +207,9 @@ def test_blind_messages_have_nothing_beside_words_and_sealed_bytes(layout: str, 
     for _, message in (*found.tasks, *found.answers):
         assert not message.starts, "which starts go on is told to sites only"
         for name, array in message.arrays.items():
-            assert array.dtype == (np.uint8 if name.startswith("sealed/") else np.int64), name
+            assert array.dtype == (np.uint8 if name.startswith("box/") else np.int64), name
     assert not any(task.retry for _, task in found.tasks)
-    assert {answer.following is not None for _, answer in found.answers if answer.step != "decide"} == {False}
+    assert {answer.next_step is not None for _, answer in found.answers if answer.step != "decide"} == {False}
     assert any(True for _ in tape(layout, "plain", model).arrays(tape(layout, "plain", model).tasks, "f"))
 
 
@@ -383,9 +383,9 @@ class Uses:
 @pytest.fixture(name="uses")
 def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
     uses = Uses()
-    hide, uncover, context_of = (
-        Masks.hide,
-        ce.protocol.modes.mask_binding.uncover,
+    mask, unmask, context_of = (
+        Masks.mask,
+        ce.protocol.modes.mask_binding.unmask,
         ce.protocol.modes.mask_binding.mask_context,
     )
 
@@ -396,12 +396,12 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
 
     def noted_hide(masks: Masks, round_: int, name: str, *rest: Any) -> Any:
         uses.current = (masks._site, (round_, name))
-        return hide(masks, round_, name, *rest)
+        return mask(masks, round_, name, *rest)
 
     def noted_uncover(total: Any, set_key: bytes, context: bytes) -> Any:
         (where,) = uses.contexts[context]
         uses.current = (READER, where)
-        return uncover(total, set_key, context)
+        return unmask(total, set_key, context)
 
     def noted_context(*parts: Any) -> bytes:
         context = context_of(*parts)
@@ -410,8 +410,8 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
         return context
 
     monkeypatch.setattr(ce.privacy.masks, "Keystream", Noted)
-    monkeypatch.setattr(Masks, "hide", noted_hide)
-    monkeypatch.setattr(ce.protocol.modes.mask_binding, "uncover", noted_uncover)
+    monkeypatch.setattr(Masks, "mask", noted_hide)
+    monkeypatch.setattr(ce.protocol.modes.mask_binding, "unmask", noted_uncover)
     monkeypatch.setattr(ce.protocol.modes.mask_binding, "mask_context", noted_context)
     return uses
 

@@ -21,7 +21,7 @@ from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.messages.transport import InMemory, Transport
 from ce.transport.in_process import InProcess
 from ce.transport.loopback import Loopback
-from ce.transport.tls import Credentials, make_server, open_channel
+from ce.transport.tls import TlsCredentials, make_server, open_channel
 
 SITES = ("north", "south", "east")
 Handler = Callable[[Task], Answer]
@@ -192,7 +192,7 @@ def test_both_ways_send_the_same_bytes() -> None:
 
 def test_every_setting_of_a_stream_is_one_that_grpc_knows() -> None:
     """It says nothing to a misspelt one: the coordinator then took a site's signs of life for an attack."""
-    credentials = Credentials(b"", b"", b"")
+    credentials = TlsCredentials(b"", b"", b"")
     with (
         mock.patch.object(grpc.aio, "server") as server,
         mock.patch.object(grpc.aio, "secure_channel") as channel,

@@ -28,7 +28,7 @@ from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import pack
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.keys.handshake import Attempt
-from ce.protocol.modes.blind_coordinator import Relay
+from ce.protocol.modes.blind_coordinator import BlindCoordinator
 from ce.protocol.modes.contributor import member
 from ce.protocol.topology.enrolment import enrolment, with_tokens
 from ce.protocol.topology.topology import align, block_pseudonyms
@@ -152,7 +152,7 @@ def play(size: Size, *, keep: bool = False) -> Played:
         view, objects = topology.view(name), enrolments[name].objects
         members[name] = member(size.privacy, attempt, site, view, model, objects, rows[name], pairs)
     known = block_pseudonyms(topology, enrolments, rows)
-    home = (Relay if size.privacy == "blind" else Home)(topology.whole(), model, pseudonyms=known)
+    home = (BlindCoordinator if size.privacy == "blind" else Home)(topology.whole(), model, pseudonyms=known)
     played = Played(Most(), Most())
     answers: dict[str, Any] = {}
     with _traced():
@@ -197,4 +197,4 @@ def _traced() -> Iterator[None]:
 
 
 def _packed(snapshot: Mapping[str, Any]) -> int:
-    return sum(len(piece) for piece in pack(snapshot))
+    return sum(len(chunk) for chunk in pack(snapshot))

@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ce.identity.authority import Authority
 from ce.identity.keys import read_key
-from ce.transport.tls import Credentials
+from ce.transport.tls import TlsCredentials
 
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 #: A connection to a false server that says nothing for so long is given up.
@@ -39,7 +39,7 @@ def forge(
     usage: x509.ObjectIdentifier = CLIENT,
     dns: Iterable[str] = (),
     curve: ec.EllipticCurve | None = None,
-) -> Credentials:
+) -> TlsCredentials:
     """A new key and a certificate with these URI names, for somebody who believes an authority.
 
     Without `signed_by` the certificate is signed with its own key. Days count from now.
@@ -62,14 +62,14 @@ def forge(
     if alternative:
         builder = builder.add_extension(x509.SubjectAlternativeName(alternative), critical=False)
     signing_key = key if signed_by is None else read_key(signed_by.directory / "ca.key")
-    return Credentials(
+    return TlsCredentials(
         key.private_bytes(Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
         builder.sign(signing_key, hashes.SHA256()).public_bytes(Encoding.PEM),
         believed.certificate.public_bytes(Encoding.PEM),
     )
 
 
-def write_pair(directory: Path, credentials: Credentials) -> tuple[Path, Path]:
+def write_pair(directory: Path, credentials: TlsCredentials) -> tuple[Path, Path]:
     """Certificate and key as files, which is how Python's TLS wants them."""
     certificate, key = directory / "pair.pem", directory / "pair.key"
     certificate.write_bytes(credentials.certificate)
@@ -92,7 +92,7 @@ class FalseServer:
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
-    def show(self, credentials: Credentials, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
+    def show(self, credentials: TlsCredentials, newest: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> None:
         """From the next connection on, this certificate and no newer version of TLS."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.maximum_version = newest

@@ -20,8 +20,8 @@ from ce.protocol.keys.handshake import Attempt, sign_enrolment, summary_of
 from ce.protocol.topology.topology import ColumnClaim, Enrolment
 from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
-from ce_client.daemon.site_files import Resources
-from ce_client.state.attempt_history import Memory
+from ce_client.daemon.site_files import SiteFiles
+from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.rosters import Rosters
 from ce_coordinator.core.instructions import Compute, Instruction
 from ce_coordinator.core.limits import Limits
@@ -98,7 +98,7 @@ class BusyTable(Table):
             super().deliver_up()
             return
         rng = Random(self.corrupting[site].pop())
-        false = corrupted(pb.SiteFrame.FromString(frame), self.seats[site].resources, rng)
+        false = corrupted(pb.SiteFrame.FromString(frame), self.seats[site].site_files, rng)
         if rng.random() < 0.5:
             self.up.popleft()  # instead of the right one; otherwise before it
         if false is None:
@@ -134,12 +134,12 @@ class BusyTable(Table):
         self.down[site].clear()
         self._sessions[session] = site
         seat.session = session
-        for participant in seat.participants.values():
-            participant.disconnected()
+        for site_attempt in seat.site_attempts.values():
+            site_attempt.disconnected()
         self.do(steps)
         return True
 
-    def settle(self) -> None:
+    def global_step(self) -> None:
         """Go on, closed streams opened again, until nothing more happens."""
         for _ in range(30):
             self.run()
@@ -193,7 +193,7 @@ class Scene:
         for site in self.sites.values():
             shutil.rmtree(site.results, ignore_errors=True)
             for job in (TOGETHER, *WITHOUT.values(), *jobs):
-                Memory(site.state).forget(job.name)
+                AttemptHistory(site.state).forget(job.name)
         table = BusyTable(self.sites, rng, limits)
         table.connect()
         for job in jobs:
@@ -256,7 +256,7 @@ def lie(scene: Scene, table: BusyTable, site: str, rng: Random) -> pb.SiteFrame 
     frame = odd_frame(rng) if rng.random() < 0.15 else rng.choice(scene.frames[whose])
     false: pb.SiteFrame | None = pb.SiteFrame.FromString(frame.SerializeToString())
     if rng.random() < 0.7:
-        false = corrupted(frame, table.seats[site].resources, rng)
+        false = corrupted(frame, table.seats[site].site_files, rng)
     kind = None if false is None else false.WhichOneof("frame")
     if kind not in (None, "hello", "goodbye") and rng.random() < 0.7:
         run = table.machine.runs.get(TOGETHER.name)
@@ -278,23 +278,23 @@ def odd_frame(rng: Random) -> pb.SiteFrame:
             pb.SiteFrame(refusal=pb.Refusal(**job, sentence="\x1b[2J\n" * 1000)),
             pb.SiteFrame(answer=pb.Answer(**job, round=99, step=pb.STEP_SUMS)),
             pb.SiteFrame(enrolment=pb.Enrolment(**job, objects=2**64 - 1)),
-            pb.SiteFrame(sealed_keys=pb.SealedKeys(**job)),
+            pb.SiteFrame(encrypted_keys=pb.EncryptedKeys(**job)),
             pb.SiteFrame(key_share=pb.KeyShare(**job)),
         ]
     )
 
 
-def corrupted(frame: pb.SiteFrame, resources: Resources, rng: Random) -> pb.SiteFrame | None:
+def corrupted(frame: pb.SiteFrame, site_files: SiteFiles, rng: Random) -> pb.SiteFrame | None:
     """Fields changed, or bits flipped; None: it cannot even be read."""
     false: Any = mutated(frame, rng, rng.randint(1, 3)) if rng.random() < 0.75 else damaged(frame, rng)
     if false is not None and false.WhichOneof("frame") == "enrolment" and rng.random() < 0.7:
-        sign(false.enrolment, resources)
+        sign(false.enrolment, site_files)
     return false
 
 
-def sign(enrolment: pb.Enrolment, resources: Resources) -> None:
+def sign(enrolment: pb.Enrolment, site_files: SiteFiles) -> None:
     """A site may lie and sign it."""
-    tokens = b"".join(part.data for part in enrolment.parts.parts)
+    tokens = b"".join(part.data for part in enrolment.chunks.chunks)
     kinds = {pb.COLUMN_KIND_CLUSTERING: "clustering", pb.COLUMN_KIND_CLASSIFIER: "classifier"}
     written = {pb.CATEGORY_KIND_INTEGER: "integers", pb.CATEGORY_KIND_TEXT: "text"}
     columns = tuple(
@@ -312,4 +312,4 @@ def sign(enrolment: pb.Enrolment, resources: Resources) -> None:
     attempt = Attempt(enrolment.job, TOGETHER.definition(), enrolment.epoch, SITES)
     summary = summary_of(own, enrolment.revision)
     enrolment.pseudonym_digest = summary.pseudonym_digest
-    enrolment.signature = sign_enrolment(attempt, resources.settings.name, summary, resources.key)
+    enrolment.signature = sign_enrolment(attempt, site_files.settings.name, summary, site_files.key)

@@ -27,11 +27,11 @@ from ce.identity.keys import PrivateKey, make_key
 from ce.identity.names import Identity
 from ce.job import Job
 from ce.protocol.messages.task import Answer, Array, Task, task_digest
-from ce.transport.array_chunks import Collector, to_parts
+from ce.transport.array_chunks import Collector, to_chunks
 from ce.transport.frames import AnswerReader, task_frames, task_header
-from ce_client.attempt.attempt import Participant
+from ce_client.attempt.attempt import SiteAttempt
 from ce_client.config import ClientSettings
-from ce_client.state.attempt_history import Memory
+from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.rosters import Rosters
 from ce_coordinator.core.records import JobRecord
 from ce_proto.v1 import arrays_pb2
@@ -128,7 +128,7 @@ class Scene:
         """Nothing is left of former jobs; sites that take part in anything, but for what is said here."""
         for site, settings in self.sites.items():
             shutil.rmtree(settings.results, ignore_errors=True)
-            Memory(settings.state).forget(NAME)
+            AttemptHistory(settings.state).forget(NAME)
             keys = tomllib.loads(PERMISSIVE) | (policies or {}).get(site, {})
             settings.policy.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
 
@@ -207,7 +207,7 @@ class LyingTable(Table):
             self.since[site] = []
             if kind == "task" and lie.signed:
                 self._honest[site, frame.task.epoch, frame.task.round] = frame.task.digest
-                sign(frame.task, self.seats[site].participants[NAME].attempt.job_digest)
+                sign(frame.task, self.seats[site].site_attempts[NAME].attempt.job_digest)
         self.down[site][0] = frame.SerializeToString()
         self.told[site].append(frame)
         before = len(self.up)
@@ -215,9 +215,9 @@ class LyingTable(Table):
         replies = [pb.SiteFrame.FromString(data) for _, data in list(self.up)[before:]]
         if site in self.since:
             self.since[site] += replies
-        participant = self.seats[site].participants.get(NAME)
-        if participant is not None and participant.refusal is not None:
-            self.refusals[site] = participant.refusal
+        site_attempt = self.seats[site].site_attempts.get(NAME)
+        if site_attempt is not None and site_attempt.refusal is not None:
+            self.refusals[site] = site_attempt.refusal
 
     def deliver_up(self) -> None:
         session, data = self.up.popleft()
@@ -226,14 +226,14 @@ class LyingTable(Table):
             self.enrolments[site] = frame.enrolment
         if frame.WhichOneof("frame") == "answer":
             answer = frame.answer
-            for name, array in arrays_of(answer.parts).items():
+            for name, array in arrays_of(answer.chunks).items():
                 self.heard.setdefault((answer.round, name), {})[site] = array
             answer.task_digest = self._honest.get((site, answer.epoch, answer.round), answer.task_digest)
         self.amend(site, frame)
         self.up.appendleft((session, frame.SerializeToString()))
         super().deliver_up()
 
-    def pause(self, step: int = 0, iteration: int = 0) -> dict[str, Participant]:
+    def pause(self, step: int = 0, iteration: int = 0) -> dict[str, SiteAttempt]:
         """Go on until every site is about to get a task of this step, and take these tasks away."""
 
         def waits(site: str) -> bool:
@@ -249,7 +249,7 @@ class LyingTable(Table):
                 continue
             self.deliver_down(next(site for site in self.seats if self.down[site] and not waits(site)))
         self.waiting = {site: pb.CoordinatorFrame.FromString(self.down[site].popleft()).task for site in self.seats}
-        return {site: seat.participants[NAME] for site, seat in self.seats.items()}
+        return {site: seat.site_attempts[NAME] for site, seat in self.seats.items()}
 
     def begin_again(self, site: str) -> None:
         """A site has lost its memory: a new epoch."""
@@ -265,25 +265,25 @@ class LyingTable(Table):
 # Arrays in messages.
 
 
-def arrays_of(parts: arrays_pb2.Parts) -> dict[str, Array]:
+def arrays_of(chunks: arrays_pb2.ArrayChunks) -> dict[str, Array]:
     collector = Collector(ROOM)
-    assert collector.feed(parts)
+    assert collector.feed(chunks)
     return {name: array.copy() for name, array in collector.arrays.items()}
 
 
-def put(parts: arrays_pb2.Parts, arrays: Mapping[str, Array]) -> None:
+def put(chunks: arrays_pb2.ArrayChunks, arrays: Mapping[str, Array]) -> None:
     """These arrays and no others, in the place of those that were there."""
-    (own,) = to_parts(arrays)
-    parts.CopyFrom(own)
+    (own,) = to_chunks(arrays)
+    chunks.CopyFrom(own)
 
 
 def with_arrays(change: Callable[[dict[str, Array]], Any]) -> Change:
     """A lie about the arrays of an alignment or a task."""
 
     def lie(message: Any, table: LyingTable) -> None:
-        arrays = arrays_of(message.parts)
+        arrays = arrays_of(message.chunks)
         change(arrays)
-        put(message.parts, arrays)
+        put(message.chunks, arrays)
 
     return lie
 
@@ -306,21 +306,21 @@ def sign(task: pb.Task, job_digest: bytes) -> None:
 
 
 def task_of(message: pb.Task) -> Task:
-    return replace(task_header(message), arrays=arrays_of(message.parts))
+    return replace(task_header(message), arrays=arrays_of(message.chunks))
 
 
 # By hand.
 
 
-def ask(participant: Participant, task: Task) -> Answer:
+def ask(site_attempt: SiteAttempt, task: Task) -> Answer:
     """A site's answer to a task that is made up, or the error with which it refuses."""
-    digest = task_digest(participant.attempt.job_digest, participant.epoch, task, task.hashes)
-    (frame,) = task_frames(participant.job, participant.epoch, task, digest)
-    (reply,) = participant.receive("task", frame.task)
-    if participant.refusal is not None:
+    digest = task_digest(site_attempt.attempt.job_digest, site_attempt.epoch, task, task.hashes)
+    (frame,) = task_frames(site_attempt.job, site_attempt.epoch, task, digest)
+    (reply,) = site_attempt.receive("task", frame.task)
+    if site_attempt.refusal is not None:
         assert reply.WhichOneof("frame") == "refusal"
-        raise participant.refusal
-    answer = AnswerReader(reply.answer, ROOM).feed(reply.answer.parts)
+        raise site_attempt.refusal
+    answer = AnswerReader(reply.answer, ROOM).feed(reply.answer.chunks)
     assert answer is not None
     return answer
 
@@ -338,16 +338,16 @@ def totals(answers: Mapping[str, Answer], *sites: str) -> dict[str, Array]:
 def mail(answers: Mapping[str, Answer], to: str) -> dict[str, Array]:
     """What the others have sealed for a site, as it goes down."""
     return {
-        f"sealed/{sender}": answer.arrays[f"sealed/{to}"]
+        f"box/{sender}": answer.arrays[f"box/{to}"]
         for sender, answer in answers.items()
-        if f"sealed/{to}" in answer.arrays
+        if f"box/{to}" in answer.arrays
     }
 
 
 # What may be changed in an alignment.
 
 
-def enrolment_in(message: pb.Alignment, site: str) -> pb.EnrolmentView:
+def enrolment_in(message: pb.Alignment, site: str) -> pb.EnrolmentSummary:
     return next(own for own in message.enrolments if own.site == site)
 
 
@@ -355,7 +355,7 @@ def column_in(message: pb.Alignment, name: str) -> pb.ColumnView:
     return next(own for own in message.columns if own.name == name)
 
 
-def about_north(change: Callable[[pb.EnrolmentView], Any]) -> Change:
+def about_north(change: Callable[[pb.EnrolmentSummary], Any]) -> Change:
     return lambda message, _: change(enrolment_in(message, "north"))
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from ce.service.checkpoints import Checkpoints
 from ce_client.config import ClientSettings
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.instructions import Instruction
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.core.records import JobRecord, SiteRecord
-from ce_coordinator.service.runner import Conductor
+from ce_coordinator.service.runner import Runner
 from ce_coordinator.store.interface import Store, StoreFailed
 from ce_coordinator.store.memory import MemoryStore
 from support.tabletop import Table
@@ -47,33 +47,33 @@ class ConductedTable(Table):
         sites: Mapping[str, ClientSettings],
         store: Store,
         limits: Limits | None = None,
-        keeping: Keeping | None = None,
+        keeping: CheckpointSettings | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        self.conductor: Conductor | None = None
+        self.runner: Runner | None = None
         self.closed_with: dict[int, BaseException] = {}
         super().__init__(sites, limits, keeping)
         kept = checkpoints or self.checkpoints
-        own = {"keeping": keeping or Keeping(every_s=86_400), "checkpoints": kept}
+        own = {"keeping": keeping or CheckpointSettings(every_s=86_400), "checkpoints": kept}
         self.machine = Machine("table", "test", limits or Limits(), 1, store.jobs(), store.sites(), **own)  # type: ignore[arg-type]
-        self.machine.know({name: seat.resources.settings.name for name, seat in self.seats.items()})
-        self.conductor = Conductor(self.machine, store, kept)
-        self.now = self.conductor.now()
-        self.conductor.start()
+        self.machine.know({name: seat.site_files.settings.name for name, seat in self.seats.items()})
+        self.runner = Runner(self.machine, store, kept)
+        self.now = self.runner.now()
+        self.runner.start()
 
     def do(self, steps: list[Instruction]) -> None:
-        if self.conductor is None:
+        if self.runner is None:
             return
         for session, site in self._sessions.items():
-            if self.seats[site].session == session and session not in self.conductor._streams:
-                self.conductor.opened(session)
-        self.conductor.carry_out(steps)
+            if self.seats[site].session == session and session not in self.runner._streams:
+                self.runner.opened(session)
+        self.runner.carry_out(steps)
         self.fetch()
 
     def fetch(self) -> None:
         """Frames that wait on streams come on the table."""
-        assert self.conductor is not None
-        for session, stream in list(self.conductor._streams.items()):
+        assert self.runner is not None
+        for session, stream in list(self.runner._streams.items()):
             site = self._sessions[session]
             while not stream.frames.empty():
                 frames = stream.frames.get_nowait()
@@ -85,19 +85,19 @@ class ConductedTable(Table):
                 if self.seats[site].session == session:
                     self.seats[site].session = None
                     self.down[site].clear()
-                self.conductor.ended(session, "closed")
+                self.runner.ended(session, "closed")
 
     def submit(self, definition: bytes, token: str = "token") -> None:
-        assert self.conductor is not None
-        self.conductor.submit(definition, token, "olga")
+        assert self.runner is not None
+        self.runner.submit(definition, token, "olga")
         self.fetch()
 
     async def rest(self) -> None:
         """Go on, also with what threads do, until nothing moves."""
-        assert self.conductor is not None
+        assert self.runner is not None
         while True:
             self.run()
-            working: set[Any] = set(self.conductor._working)
+            working: set[Any] = set(self.runner._working)
             if not working:
                 return
             await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)

@@ -13,7 +13,7 @@ import pytest
 
 import ce
 from ce_client.config import ClientSettings
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from support.problems import TOPOLOGIES, deal, problem
 from support.processes import write_labels
 from support.tabletop import PERMISSIVE, make_sites
@@ -26,7 +26,7 @@ BUSY_S = 0.8
 #: After the last fault everything is over within this.
 PATIENCE_S = 400.0
 #: Every iteration is kept, or hardly any.
-EAGER, LAZY = Keeping(every_s=0.0, every_exchanges=1), Keeping(every_s=0.15, every_exchanges=2)
+EAGER, LAZY = CheckpointSettings(every_s=0.0, every_exchanges=1), CheckpointSettings(every_s=0.15, every_exchanges=2)
 
 
 @dataclass(frozen=True)
@@ -153,12 +153,12 @@ def play(cases: Cases, seed: int, layout: str, model: str, privacy: str) -> Outc
         faults = _faults(world, plan)
         try:
             world.run(PATIENCE_S)
-            world.settle(10.0)
+            world.global_step(10.0)
             outcome = _judge(world, expected, cases, case)
         except (Exception, Violation) as error:
-            story = "\n  ".join(world.happened)
+            enrolment_digest = "\n  ".join(world.happened)
             where = f"seed {seed}, {layout}, {model}, {privacy}, on_dropout {dropout}"
-            raise Violation(f"{where}: {type(error).__name__}: {error}\n  {story}") from error
+            raise Violation(f"{where}: {type(error).__name__}: {error}\n  {enrolment_digest}") from error
     cases.done_with(settings)
     return Outcome(outcome[0], outcome[1], world.attempts, world.resumed, faults, world.record.left_behind)
 

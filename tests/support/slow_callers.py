@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from ce.identity.names import COORDINATOR_SERVER_NAME
-from ce.transport.tls import Credentials
+from ce.transport.tls import TlsCredentials
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
@@ -43,7 +43,7 @@ def request(path: str) -> bytes:
 class Dripping:
     """One connection, with one call on stream 1."""
 
-    def __init__(self, port: int, own: Credentials) -> None:
+    def __init__(self, port: int, own: TlsCredentials) -> None:
         context = ssl.create_default_context(cadata=own.authority.decode())
         context.set_alpn_protocols(["h2"])
         with tempfile.TemporaryDirectory() as directory:

@@ -22,13 +22,13 @@ from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.service.checkpoints import MemoryCheckpoints
 from ce.transport.frames import PROTOCOL
-from ce_client.attempt.attempt import Participant
+from ce_client.attempt.attempt import SiteAttempt
 from ce_client.config import ClientSettings
-from ce_client.daemon.jobs import Desk
-from ce_client.daemon.site_files import Resources
+from ce_client.daemon.jobs import SiteJobs
+from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.instructions import (
     Changed,
     Close,
@@ -99,14 +99,14 @@ class Seat:
     """A site at the table."""
 
     settings: ClientSettings
-    resources: Resources
+    site_files: SiteFiles
     ledger: Ledger
-    desk: Desk
+    site_jobs: SiteJobs
     session: int | None = None
 
     @property
-    def participants(self) -> dict[str, Participant]:
-        return self.desk.participants
+    def site_attempts(self) -> dict[str, SiteAttempt]:
+        return self.site_jobs.site_attempts
 
 
 class _Ledger(Ledger):
@@ -117,18 +117,21 @@ class _Ledger(Ledger):
 
 
 def seat_of(settings: ClientSettings) -> Seat:
-    resources = Resources.open(settings)
+    site_files = SiteFiles.open(settings)
     ledger = _Ledger(settings.state / LEDGER, settings.name)
-    desk = Desk(resources, ledger)
-    desk.coordinator = "table"
-    return Seat(settings, resources, ledger, desk)
+    site_jobs = SiteJobs(site_files, ledger)
+    site_jobs.coordinator = "table"
+    return Seat(settings, site_files, ledger, site_jobs)
 
 
 class Table:
     """Coordinator and sites. `step` passes one frame on; `run` goes on until nothing moves."""
 
     def __init__(
-        self, sites: Mapping[str, ClientSettings], limits: Limits | None = None, keeping: Keeping | None = None
+        self,
+        sites: Mapping[str, ClientSettings],
+        limits: Limits | None = None,
+        keeping: CheckpointSettings | None = None,
     ) -> None:
         self.now = 1000.0
         self.store = MemoryStore()
@@ -136,7 +139,7 @@ class Table:
         own = {"keeping": keeping, "checkpoints": self.checkpoints}
         self.machine = Machine("table", "test", limits or Limits(), 1, **own)  # type: ignore[arg-type]
         self.seats = {name: seat_of(settings) for name, settings in sites.items()}
-        self.machine.know({name: fingerprint(seat.resources.certificate) for name, seat in self.seats.items()})
+        self.machine.know({name: fingerprint(seat.site_files.certificate) for name, seat in self.seats.items()})
         self.down: dict[str, deque[bytes]] = {name: deque() for name in self.seats}
         self.up: deque[tuple[int, bytes]] = deque()
         self.notes: list[Note] = []
@@ -153,10 +156,10 @@ class Table:
             seat.session = self._numbers
             self._sessions[seat.session] = site
             self.down[site].clear()
-            hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16), held=seat.desk.held())
-            for participant in seat.participants.values():
-                participant.disconnected()
-            own = fingerprint(seat.resources.certificate)
+            hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16), held=seat.site_jobs.held())
+            for site_attempt in seat.site_attempts.values():
+                site_attempt.disconnected()
+            own = fingerprint(seat.site_files.certificate)
             self.do(self.machine.connected(seat.session, site, own, hello, self.now))
 
     def lose_stream(self, site: str) -> None:
@@ -217,13 +220,13 @@ class Table:
         if kind == "welcome":
             return
         if kind == "ended":
-            seat.desk.ended(message)
+            seat.site_jobs.ended(message)
             return
-        participant = seat.desk.addressed(kind, message)
-        if participant is None:
+        site_attempt = seat.site_jobs.addressed(kind, message)
+        if site_attempt is None:
             return
-        replies = participant.receive(kind, message)
-        seat.desk.note(participant)
+        replies = site_attempt.receive(kind, message)
+        seat.site_jobs.note(site_attempt)
         for reply in replies:
             assert seat.session is not None
             self.up.append((seat.session, reply.SerializeToString()))

@@ -28,13 +28,13 @@ import ce.service.checkpoints
 from ce.errors import CeError, MessageError
 from ce.identity.certificates import fingerprint
 from ce.protocol.messages.task import array_hash
-from ce.service.checkpoints import Label, MemoryCheckpoints
+from ce.service.checkpoints import CheckpointId, MemoryCheckpoints
 from ce.transport.array_chunks import Collector
 from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger, entries, verify
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.instructions import (
     Changed,
     Close,
@@ -90,7 +90,7 @@ class World:
         sites: Mapping[str, ClientSettings],
         definition: bytes,
         watch: Watch,
-        keeping: Keeping,
+        keeping: CheckpointSettings,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
@@ -139,7 +139,7 @@ class World:
                 return
         raise Violation("nothing comes to rest")
 
-    def settle(self, seconds: float) -> None:
+    def global_step(self, seconds: float) -> None:
         """Let everybody hear of the end."""
         self.run(self.now + seconds)
 
@@ -233,9 +233,9 @@ class World:
         self.streams[stream.number] = self.current[site] = stream  # type: ignore[assignment]
         seat = self.seats[site]
         assert seat is not None
-        hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16), held=seat.desk.held())
-        for participant in seat.participants.values():
-            participant.disconnected()
+        hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16), held=seat.site_jobs.held())
+        for site_attempt in seat.site_attempts.values():
+            site_attempt.disconnected()
 
         def arrives() -> None:
             if stream.open_there and self.machine is not None:
@@ -306,13 +306,13 @@ class World:
 
         def work() -> None:
             if kind == "ended":
-                seat.desk.ended(message)
+                seat.site_jobs.ended(message)
                 return
-            participant = seat.desk.addressed(kind, message)
-            if participant is None:
+            site_attempt = seat.site_jobs.addressed(kind, message)
+            if site_attempt is None:
                 return
-            replies = participant.receive(kind, message)
-            seat.desk.note(participant)
+            replies = site_attempt.receive(kind, message)
+            seat.site_jobs.note(site_attempt)
             for reply in replies:
                 if stream.open_here and self.seats[site] is seat:
                     self.send_up(stream, reply)
@@ -437,7 +437,7 @@ class World:
         def goes() -> None:
             if self.seats[site] is not seat:
                 return
-            self.as_process(site, seat.desk.stopped)
+            self.as_process(site, seat.site_jobs.stopped)
             if self.seats[site] is seat:  # it was not killed at that
                 if stream.open_here:
                     self.send_up(stream, pb.SiteFrame(goodbye=pb.Goodbye()))
@@ -462,10 +462,10 @@ class HubCheckpoints(MemoryCheckpoints):
         super().__init__()
         self._world = world
 
-    def save(self, job: str, context: bytes, label: Label, snapshot: Mapping[str, Any]) -> None:
+    def save(self, job: str, context: bytes, label: CheckpointId, snapshot: Mapping[str, Any]) -> None:
         self._world.watch.write(HUB, lambda: super(HubCheckpoints, self).save(job, context, label, snapshot))
 
-    def all_labels(self, job: str) -> set[Label]:
+    def all_labels(self, job: str) -> set[CheckpointId]:
         return set(self._kept.get(job, {}))
 
 
@@ -484,8 +484,8 @@ class Watch:
 
     def _patch(self, patch: pytest.MonkeyPatch) -> None:
         watch = self
-        written_whole = ce.service.atomic_files.written_whole
-        append, hide = Ledger._append, ce.privacy.masks.Masks.hide
+        atomic_write = ce.service.atomic_files.atomic_write
+        append, mask = Ledger._append, ce.privacy.masks.Masks.mask
         save = ce.service.checkpoints.CheckpointFiles.save
         keystream = ce.privacy.masks.Keystream
         hiding: list[str] = []
@@ -494,7 +494,7 @@ class Watch:
             """A file that is written as a whole is one write: it happens, or it does not."""
 
             def __init__(self, path: Path) -> None:
-                self._inner = written_whole(path)
+                self._inner = atomic_write(path)
 
             def __enter__(self) -> Any:
                 watch.maybe_killed(before=True)
@@ -510,7 +510,7 @@ class Watch:
             watch.write(watch.at_work, lambda: found.append(append(ledger, *line)))
             return found[0]
 
-        def saved(own: Any, job: str, context: bytes, label: Label, snapshot: Any) -> None:
+        def saved(own: Any, job: str, context: bytes, label: CheckpointId, snapshot: Any) -> None:
             hub = watch.world.checkpoints.all_labels(job)
             if not watch.world.over and label not in hub:
                 raise Violation(f"a site keeps {label}, which the coordinator has not kept: {sorted(hub)}")
@@ -519,7 +519,7 @@ class Watch:
         def hidden(masks: Any, *rest: Any) -> Any:
             hiding.append(masks._site)
             try:
-                return hide(masks, *rest)
+                return mask(masks, *rest)
             finally:
                 hiding.pop()
 
@@ -534,10 +534,10 @@ class Watch:
 
         patch.setattr("os.fsync", lambda _: None)  # processes are killed here, not machines
         for module in ("ce.service.checkpoints", "ce_client.state.files"):
-            patch.setattr(f"{module}.written_whole", Whole)
+            patch.setattr(f"{module}.atomic_write", Whole)
         patch.setattr(Ledger, "_append", appended)
         patch.setattr(ce.service.checkpoints.CheckpointFiles, "save", saved)
-        patch.setattr(ce.privacy.masks.Masks, "hide", hidden)
+        patch.setattr(ce.privacy.masks.Masks, "mask", hidden)
         patch.setattr(ce.privacy.masks, "Keystream", Noted)
 
     def write(self, process: str, work: Callable[[], None]) -> None:
@@ -585,7 +585,7 @@ class Watch:
         if kind == "answer":
             answer = frame.answer
             collector = Collector(2**30)
-            if not collector.feed(answer.parts):
+            if not collector.feed(answer.chunks):
                 raise MessageError("jobs of this world fit in one frame")
             own = self.answers.setdefault(site, set())
             for array in collector.arrays.values():
@@ -599,7 +599,7 @@ class Watch:
                 continue
             seat = self.world.seats[site]
             assert seat is not None
-            found = verify(path, seat.resources.certificate)
+            found = verify(path, seat.site_files.certificate)
             if not found.ok:
                 raise Violation(f"the ledger of {site}: {found.sentence}")
             recorded = set()
@@ -614,4 +614,4 @@ class Watch:
 
 
 def fingerprints_of(sites: Mapping[str, ClientSettings]) -> dict[str, str]:
-    return {name: fingerprint(seat_of(settings).resources.certificate) for name, settings in sites.items()}
+    return {name: fingerprint(seat_of(settings).site_files.certificate) for name, settings in sites.items()}

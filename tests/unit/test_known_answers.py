@@ -28,25 +28,25 @@ from ce.labels import Column, LabelTable
 from ce.labels.randomised import randomise
 from ce.models import BCE
 from ce.privacy.derivation import derive, extract, joined, number
-from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, uncover
-from ce.privacy.pair_keys import EphemeralKey, Sealed, unseal
+from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
+from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.keys.handshake import (
     Attempt,
     Summary,
+    enrolment_digest,
     sign_enrolment,
     sign_key_share,
-    story,
     summary_of,
 )
 from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
-from ce.protocol.modes.blind_site import BlindMember, _chained
-from ce.protocol.modes.decision_codec import decode_settled, encode_settled
-from ce.protocol.modes.mask_binding import Binding, Cover, mask_context, object_digests, told
-from ce.protocol.topology.topology import Block, ColumnClaim, Enrolment, SharedColumn, View
+from ce.protocol.modes.blind_site import BlindSite, _chained
+from ce.protocol.modes.decision_codec import decode_decision, encode_decision
+from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, mask_context, object_digests, told
+from ce.protocol.topology.topology import Block, ColumnClaim, Enrolment, SiteView, TopologyColumn
 from ce.ring import Scale, decode, encode
-from ce.steps.model import Settled, Sizes
+from ce.steps.model import GlobalDecision, Sizes
 from ce_client.state.ledger import PURPOSE, Ledger
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -191,8 +191,8 @@ def test_the_job_key_and_what_is_sealed() -> None:
     assert job_key(bytes.fromhex(known["secret"]), known["job"]).hex() == known["job_key"]
     pair_key = bytes.fromhex(KNOWN["sealing"]["pair_key"])
     for case in KNOWN["sealing"]["cases"]:
-        sealed = Sealed(bytes.fromhex(case["nonce"]), bytes.fromhex(case["ciphertext"]))
-        assert unseal(pair_key, sealed, *hexes(case["associated"])).hex() == case["content"]
+        sealed = EncryptedBox(bytes.fromhex(case["nonce"]), bytes.fromhex(case["ciphertext"]))
+        assert decrypt(pair_key, sealed, *hexes(case["associated"])).hex() == case["content"]
 
 
 # What the job key names and draws.
@@ -216,7 +216,7 @@ def test_starting_tables() -> None:
     for at, own in enumerate(known["columns"]):
         assert own["key"] == (starts.job_key if own["shared"] else starts.own_key).hex()
         holders = ("east", "north") if own["shared"] else ("north",)
-        column = SharedColumn(at, own["column"], "clustering", tuple(own["categories"]), holders)
+        column = TopologyColumn(at, own["column"], "clustering", tuple(own["categories"]), holders)
         found = starts.tables(column, known["starts"], known["k"])
         expected = reals_of(own["table"], own["table_shape"])
         np.testing.assert_allclose(found, expected, rtol=float(known["tolerance"]), atol=0)
@@ -263,7 +263,7 @@ def test_what_is_signed_of_key_shares_and_enrolments(monkeypatch: pytest.MonkeyP
         ]
         sign_enrolment(attempt(), site, summary, recorder.key)
         assert recorder.signed.pop().hex() == known["enrolments"][site]
-    assert story(summaries(), known["private_objects"]).hex() == known["story"]
+    assert enrolment_digest(summaries(), known["private_objects"]).hex() == known["story"]
 
 
 # Tasks.
@@ -306,7 +306,7 @@ def pair_keys_of(site: str) -> dict[str, bytes]:
     return found
 
 
-def cover_of(site: str, *, shares_blocks: bool = True) -> Cover:
+def cover_of(site: str, *, shares_blocks: bool = True) -> MaskBinding:
     """As the site itself makes it, from what it was told and what it holds."""
     known = KNOWN["mask_contexts"]
     blocks, rows, objects = {}, {}, [b"\0" * 16]
@@ -316,13 +316,13 @@ def cover_of(site: str, *, shares_blocks: bool = True) -> Cover:
             rows[int(name)] = len(objects) + np.arange(len(own["pseudonyms"]))
             objects += hexes(own["pseudonyms"])
     columns = tuple(
-        SharedColumn(own["index"], own["name"], "clustering", tuple(own["tokens"]), tuple(own["holders"]))
+        TopologyColumn(own["index"], own["name"], "clustering", tuple(own["tokens"]), tuple(own["holders"]))
         for own in known["columns"]
         if site in own["holders"]
     )
-    view = View(attempt().roster, Sizes(5, 3, 0, 7), blocks, columns, two_exchanges=True, together=False)
+    view = SiteView(attempt().roster, Sizes(5, 3, 0, 7), blocks, columns, needs_two_exchanges=True, shared_by_all=False)
     digests = object_digests(np.array([np.void(own) for own in objects], dtype="V16"), rows)
-    return Cover(attempt(), site, view, digests, pair_keys_of(site), bytes.fromhex(known["story"]))
+    return MaskBinding(attempt(), site, view, digests, pair_keys_of(site), bytes.fromhex(known["story"]))
 
 
 def test_mask_keys() -> None:
@@ -361,7 +361,7 @@ def test_every_mask_is_made_with_the_context_of_its_pair(monkeypatch: pytest.Mon
         made[masks._site] = (contexts, stream)
         return words
 
-    monkeypatch.setattr(Masks, "hide", keep)
+    monkeypatch.setattr(Masks, "mask", keep)
     binding = told(task_of(KNOWN["told"]["task"]))
     set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
     for case in KNOWN["mask_contexts"]["cases"]:
@@ -370,7 +370,7 @@ def test_every_mask_is_made_with_the_context_of_its_pair(monkeypatch: pytest.Mon
         for site in members:
             cover = cover_of(site)
             cover.set_keys = set_keys
-            cover.hide(answer, binding)
+            cover.mask(answer, binding)
             expected = {
                 peer: bytes.fromhex(own["context"])
                 for own in case["pairs"]
@@ -394,22 +394,22 @@ def test_streams() -> None:
         np.testing.assert_array_equal(np.frombuffer(room, "<i8", 8), words)
         if case["stream"] == "pair":
             for site, peer, expected in (("east", "south", words), ("south", "east", -words)):
-                sent = Masks(site, {peer: key}).hide(1, "a", nothing, {peer: context})
+                sent = Masks(site, {peer: key}).mask(1, "a", nothing, {peer: context})
                 np.testing.assert_array_equal(sent, expected)
         else:
             assert set_stream_key(key, context) == stream_key
-            np.testing.assert_array_equal(Masks("east", {}).hide(1, "a", nothing, {}, stream_key), words)
-            np.testing.assert_array_equal(uncover(words, key, context), nothing)
+            np.testing.assert_array_equal(Masks("east", {}).mask(1, "a", nothing, {}, stream_key), words)
+            np.testing.assert_array_equal(unmask(words, key, context), nothing)
 
 
-def blind_member(site: str) -> BlindMember:
+def blind_member(site: str) -> BlindSite:
     """As far as it has come in known answers: what it has seen of the totals of its own blocks and columns."""
-    view = View(attempt().roster, Sizes(5, 3, 0, 7), {}, (), two_exchanges=False, together=True)
+    view = SiteView(attempt().roster, Sizes(5, 3, 0, 7), {}, (), needs_two_exchanges=False, shared_by_all=True)
     own = cast(Any, SimpleNamespace(name=site))
-    return BlindMember(attempt(), own, view, BCE(2).steps(), cover_of(site), pair_keys_of(site))
+    return BlindSite(attempt(), own, view, BCE(2).steps(), cover_of(site), pair_keys_of(site))
 
 
-def blind_binding(site: str) -> Binding:
+def blind_binding(site: str) -> ViewDigest:
     known, blocks = KNOWN["told_in_blind"], KNOWN["mask_contexts"]["blocks"]
     member = blind_member(site)
     member._state = bytes.fromhex(known["state"])
@@ -444,7 +444,7 @@ def test_what_contributors_send_and_what_it_sums_to(known: dict[str, Any]) -> No
         cover = cover_of(site)
         cover.set_keys = set_keys if blind else {}
         answer = Answer(known["round"], "sums", arrays={name: words_of(plain, shape)}, fraction_bits={name: bits})
-        sent = cover.hide(answer, bindings[site]).arrays[name]
+        sent = cover.mask(answer, bindings[site]).arrays[name]
         np.testing.assert_array_equal(sent, words_of(known["sent"][site], shape))
         added += sent
     np.testing.assert_array_equal(added, words_of(known["sum_of_sent"], shape))
@@ -452,7 +452,7 @@ def test_what_contributors_send_and_what_it_sums_to(known: dict[str, Any]) -> No
         for site in known["plain"]:
             cover = cover_of(site)
             cover.set_keys = set_keys
-            found = cover.uncover({name: added}, {name: bits}, known["round"], bindings[site])
+            found = cover.unmask({name: added}, {name: bits}, known["round"], bindings[site])
             np.testing.assert_array_equal(found[name], total)
     else:
         np.testing.assert_array_equal(added, total)
@@ -476,11 +476,11 @@ def test_the_state_that_all_share() -> None:
 def test_decisions() -> None:
     known = KNOWN["decisions"]
     globals_ = {name: reals_of(own["elements"], own["shape"]) for name, own in known["globals"].items()}
-    settled = Settled(reals_of(known["bound"]), globals_, np.array(known["retry"]), np.array(known["stop"]))
-    assert encode_settled(settled, known["active"], known["starts"]).hex() == known["encoded"]
-    found = decode_settled(bytes.fromhex(known["encoded"]), known["active"], known["starts"], globals_)
-    np.testing.assert_array_equal(found.bound, settled.bound)
-    np.testing.assert_array_equal(found.retry, settled.retry)
+    decision = GlobalDecision(reals_of(known["bound"]), globals_, np.array(known["retry"]), np.array(known["stop"]))
+    assert encode_decision(decision, known["active"], known["starts"]).hex() == known["encoded"]
+    found = decode_decision(bytes.fromhex(known["encoded"]), known["active"], known["starts"], globals_)
+    np.testing.assert_array_equal(found.bound, decision.bound)
+    np.testing.assert_array_equal(found.retry, decision.retry)
     assert found.stop is not None
     np.testing.assert_array_equal(found.stop, known["stop"])
     for name, values in globals_.items():

@@ -25,7 +25,7 @@ from ce.labels.randomised import epsilons, randomise
 from ce.models.registry import model_without_labels
 from ce.policy import Policy
 from ce.privacy.derivation import joined
-from ce.privacy.pair_keys import Sealed
+from ce.privacy.pair_keys import EncryptedBox
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.keys.handshake import (
@@ -33,15 +33,15 @@ from ce.protocol.keys.handshake import (
     Handshake,
     KeyShare,
     Summary,
+    enrolment_digest,
     sign_enrolment,
-    story,
     summary_of,
 )
 from ce.protocol.messages.task import Array
 from ce.protocol.minimums import Enrolled, Exclusion, Findings, Rules, has_any, left_out, with_thin_objects
 from ce.protocol.modes.mask_binding import object_digests
 from ce.protocol.topology.enrolment import by_pseudonym, enrolment, with_tokens
-from ce.protocol.topology.topology import Enrolment, Kind, Rows, View
+from ce.protocol.topology.topology import Enrolment, Kind, Rows, SiteView
 from ce.ring import Reals
 from ce.steps.model import fits_the_ring
 from ce.transport.array_chunks import Collector
@@ -49,9 +49,9 @@ from ce.transport.frames import LARGEST_MESSAGE, TaskReader, answer_frames
 from ce_client.attempt.check_alignment import enrolled, private_objects, read_rows, read_view, shown_enrolments
 from ce_client.attempt.enrolment_frames import enrolment_frames, enrolment_header
 from ce_client.attempt.preview import preview
-from ce_client.attempt.rounds import Engagement, Part, refuse_too_large
-from ce_client.daemon.site_files import Resources
-from ce_client.state.attempt_history import Attempts, Memory
+from ce_client.attempt.rounds import Part, SiteRounds, refuse_too_large
+from ce_client.daemon.site_files import SiteFiles
+from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
 from ce_client.state.consents import Consents
 from ce_client.state.ledger import PURPOSE, Ledger
 from ce_client.state.previews import Previews
@@ -71,12 +71,12 @@ LIGHT_CELLS = 50_000
 class _Aligned:
     """An alignment that breaks no rule, and what it was checked against."""
 
-    view: View
+    view: SiteView
     rows: dict[int, Rows] = field(repr=False)
     rules: Rules
     findings: Findings
     enrolled: dict[str, Enrolled]
-    story: bytes
+    enrolment_digest: bytes
     context: bytes  # of checkpoints
 
 
@@ -88,20 +88,20 @@ class _TooThin(Exception):
         self.findings = findings
 
 
-class Participant:
+class SiteAttempt:
     """The site's side of an attempt. Made by an Offer."""
 
-    def __init__(self, offer: pb.Offer, coordinator: str, resources: Resources, ledger: Ledger) -> None:
+    def __init__(self, offer: pb.Offer, coordinator: str, site_files: SiteFiles, ledger: Ledger) -> None:
         self.attempt = Attempt(offer.job, bytes(offer.definition), offer.epoch, tuple(offer.roster))
         self.rounds_answered = 0  # over all attempts
         self.refusal: CeError | None = None
         self.waits_for_consent = False
         self._coordinator = coordinator
-        self._resources = resources
+        self._site_files = site_files
         self._ledger = ledger
-        self._site = resources.settings.name
-        cell = as_text if resources.settings.for_spreadsheets else as_it_is
-        self._results = Results(resources.settings.results, cell)
+        self._site = site_files.settings.name
+        cell = as_text if site_files.settings.for_spreadsheets else as_it_is
+        self._results = Results(site_files.settings.results, cell)
         self._job: Job
         self._policy: Policy
         self._whole: LabelTable  # all labels of this site
@@ -115,19 +115,19 @@ class Participant:
         self._revision = -1  # of the last alignment that was answered
         self._aligning: tuple[pb.Alignment, Collector] | None = None
         self._reading: TaskReader | None = None
-        self._engagement: Engagement | None = None
+        self._rounds: SiteRounds | None = None
         self._aligned: _Aligned
-        self._attempts: Attempts | None = None
+        self._attempts: AttemptRecord | None = None
         self._in_ledger = False
 
     @property
     def finished(self) -> bool:
-        return self._engagement is not None and self._engagement.finished
+        return self._rounds is not None and self._rounds.finished
 
     @property
     def light(self) -> bool:
         """Whether a task takes about a millisecond: less than it costs to hand it to a thread under load."""
-        if self._engagement is None:
+        if self._rounds is None:
             return False
         return self._table.n_objects * len(self._table.columns) * self._model.n_starts * self._model.k <= LIGHT_CELLS
 
@@ -156,19 +156,19 @@ class Participant:
         return iter((self._refuse(self.refusal),))
 
     @property
-    def kept_round(self) -> int:
+    def checkpoint_round(self) -> int:
         """The last round whose state was kept; 0: none in this attempt."""
-        return 0 if self._engagement is None else self._engagement.kept_round
+        return 0 if self._rounds is None else self._rounds.checkpoint_round
 
     @property
     def not_kept(self) -> int:
         """States of this attempt that were to be kept, and could not be."""
-        return 0 if self._engagement is None else self._engagement.not_kept
+        return 0 if self._rounds is None else self._rounds.not_kept
 
     @property
     def under_way(self) -> bool:
         """Whether rounds are being answered."""
-        return self._engagement is not None and self._engagement.committed and not self._engagement.finished
+        return self._rounds is not None and self._rounds.committed and not self._rounds.finished
 
     def disconnected(self) -> None:
         """What was on its way is lost; it will be sent again."""
@@ -176,18 +176,18 @@ class Participant:
         self._reading = None
 
     def close(self) -> None:
-        if self._engagement is not None:
-            self._engagement.close()
+        if self._rounds is not None:
+            self._rounds.close()
 
     def ended(self, state: str) -> None:
         """The attempt is over: what the ledger has of it is signed, and what it amounts to is remembered."""
         if self._attempts is not None:
             refused = "" if self.refusal is None else type(self.refusal).__name__
-            memory = Memory(self._resources.settings.state)
+            memory = AttemptHistory(self._site_files.settings.state)
             self._attempts = memory.end(self.job, self._attempts, self.rounds_answered, refused)
         if self._in_ledger:
             self._in_ledger = False
-            key = self._resources.key
+            key = self._site_files.key
             self._ledger.end(self.job, self.epoch, state, lambda head: sign(key, head, purpose=PURPOSE))
 
     def _handle(self, kind: str, message: Any) -> Frames:
@@ -199,44 +199,44 @@ class Participant:
                 return self._take_offer()
             case "peers":
                 return self._meet(message)
-            case "sealed_key":
+            case "encrypted_key":
                 return self._open_key(message)
             case "alignment":
-                self._aligning = (message, Collector(self._resources.settings.largest_message, LARGEST_MESSAGE))
-                return self._align(message.parts)
+                self._aligning = (message, Collector(self._site_files.settings.largest_message, LARGEST_MESSAGE))
+                return self._align(message.chunks)
             case "reconsider":
                 return self._consider() if self.waits_for_consent else iter(())
             case "task":
                 return self._begin_task(message)
             case "more" if self._aligning is not None:
-                return self._align(message.parts)
+                return self._align(message.chunks)
             case "more" if self._reading is not None:
-                return self._work(message.parts)
+                return self._work(message.chunks)
             case _:
                 raise MessageError(f"{kind}: not expected now")
 
     # Offer, keys, enrolment.
 
     def _take_offer(self) -> Frames:
-        attempt, resources = self.attempt, self._resources
+        attempt, site_files = self.attempt, self._site_files
         if self._handshake is None:
             job = self._job = _job_of(attempt)
-            self._policy = resources.policy()
+            self._policy = site_files.policy()
             self._policy.check(job, self._coordinator)
             self._results.refuse_other(job, attempt.job_digest)
             self._results.check_writable()
             self._model, self._classes = model_without_labels(job)
-            self._labels_digest = content_digest(resources.settings.labels.file)
-            memory = Memory(resources.settings.state)
+            self._labels_digest = content_digest(site_files.settings.labels.file)
+            memory = AttemptHistory(site_files.settings.state)
             self._attempts = memory.begin(self.job, attempt.job_digest, self._labels_digest, self._policy)
             self.rounds_answered = self._attempts.rounds
             self._allow_smaller_roster()
-            self._rosters.check(resources.settings.labels.file, self._labels_digest, attempt.roster)
-            self._whole = randomise(resources.labels(), self._policy.randomise, resources.secret)
+            self._rosters.check(site_files.settings.labels.file, self._labels_digest, attempt.roster)
+            self._whole = randomise(site_files.labels(), self._policy.randomise, site_files.secret)
             self._table = self._whole
             self._refuse_unusable()
-            certificate = resources.certificate_der
-            self._handshake = Handshake(attempt, self._site, resources.key, certificate, resources.peers())
+            certificate = site_files.certificate_der
+            self._handshake = Handshake(attempt, self._site, site_files.key, certificate, site_files.peers())
         share = self._handshake.share
         message = pb.KeyShare(
             job=self.job,
@@ -267,7 +267,7 @@ class Participant:
 
     @property
     def _rosters(self) -> Rosters:
-        return Rosters(self._resources.settings.state)
+        return Rosters(self._site_files.settings.state)
 
     def _refuse_unusable(self) -> None:
         """Labels that this job has no use for. The sentences say nothing about the labels themselves."""
@@ -287,19 +287,19 @@ class Participant:
         handshake.meet(shares)
         if not handshake.leads:
             return iter(())
-        key = self._job_key = job_key(self._resources.secret, self.job)
+        key = self._job_key = job_key(self._site_files.secret, self.job)
         sealed = [
-            pb.SealedKey(job=self.job, epoch=self.epoch, site=peer, nonce=own.nonce, ciphertext=own.ciphertext)
-            for peer, own in handshake.seal_for_all(key).items()
+            pb.EncryptedKey(job=self.job, epoch=self.epoch, site=peer, nonce=own.nonce, ciphertext=own.ciphertext)
+            for peer, own in handshake.encrypt_for_all(key).items()
         ]
-        keys = pb.SealedKeys(job=self.job, epoch=self.epoch, keys=sealed)
-        return self._enrol(pb.SiteFrame(sealed_keys=keys))
+        keys = pb.EncryptedKeys(job=self.job, epoch=self.epoch, keys=sealed)
+        return self._enrol(pb.SiteFrame(encrypted_keys=keys))
 
-    def _open_key(self, message: pb.SealedKey) -> Frames:
+    def _open_key(self, message: pb.EncryptedKey) -> Frames:
         handshake = self._known_handshake()
         if handshake.leads or message.site != self._site:
             raise MessageError("sealed_key: is not for this site")
-        self._job_key = handshake.open_from_first(Sealed(message.nonce, message.ciphertext))
+        self._job_key = handshake.decrypt_from_first(EncryptedBox(message.nonce, message.ciphertext))
         return self._enrol()
 
     def _enrol(self, *before: pb.SiteFrame, revision: int = 0) -> Frames:
@@ -311,16 +311,16 @@ class Participant:
             self._summary = summary_of(self._enrolment, revision)
             self._note_enrolment()
         own, summary = self._enrolment, self._summary
-        signature = sign_enrolment(self.attempt, self._site, summary, self._resources.key)
+        signature = sign_enrolment(self.attempt, self._site, summary, self._site_files.key)
         header = enrolment_header(self.attempt, own, summary, signature, self._policy.min_cluster)
         return chain(before, enrolment_frames(header, own))
 
     # Alignment, rules, consent.
 
-    def _align(self, parts: arrays_pb2.Parts) -> Frames:
+    def _align(self, chunks: arrays_pb2.ArrayChunks) -> Frames:
         assert self._aligning is not None
         message, collector = self._aligning
-        if not collector.feed(parts):
+        if not collector.feed(chunks):
             return iter(())
         self._aligning = None
         if self._enrolment is None or self._handshake is None:
@@ -341,21 +341,21 @@ class Participant:
         if message.revision != max(summary.revision for summary in summaries.values()):
             # So that another alignment always means another enrolment, and with it other masks.
             raise MessageError("alignment: its revision is not that of the last enrolment")
-        if self._engagement is not None and self._engagement.committed:
+        if self._rounds is not None and self._rounds.committed:
             raise MessageError("alignment: comes after the sites have begun")
         view = read_view(message, self._site, self._enrolment, summaries)
         rows = read_rows(arrays, view, len(self._enrolment.objects))
         if not fits_the_ring(self._model, view.sizes):
             raise MessageError("alignment: sizes of a job whose sums do not fit in 64 bits")
-        refuse_too_large(self._model, view, self._table.n_objects, self._resources.settings.largest_state)
+        refuse_too_large(self._model, view, self._table.n_objects, self._site_files.settings.largest_state)
         private = private_objects(message, self._site, view)
         rules = Rules(self._policy, self._job.privacy, self._site, linear=self._model.linear)
         known = enrolled(summaries, private)
         findings = rules.findings(view, known, self._table, rows)
-        told = story(summaries, private)
+        told = enrolment_digest(summaries, private)
         own = object_digests(self._enrolment.objects, rows)
         blocks = [joined(*(m.encode() for m in view.blocks[b].members), digest) for b, digest in sorted(own.items())]
-        memory = Memory(self._resources.settings.state)
+        memory = AttemptHistory(self._site_files.settings.state)
         self._attempts = memory.align(self.job, self._attempts, self._alignment_name(message.revision), told, *blocks)
         context = hashlib.sha256(joined(self.attempt.job_digest, self._labels_digest, told, *blocks)).digest()
         self._revision = message.revision
@@ -371,9 +371,9 @@ class Participant:
         self._table, more = left_out(findings, self._table)
         self._excluded = (*self._excluded, *more)
         self._enrolment = None
-        if self._engagement is not None:
-            self._engagement.close()
-            self._engagement = None
+        if self._rounds is not None:
+            self._rounds.close()
+            self._rounds = None
         return self._enrol(revision=self._revision + 1)
 
     def _look_at_counts(self, counts: dict[int, dict[str, Reals]]) -> None:
@@ -394,7 +394,7 @@ class Participant:
         view, findings = self._aligned.view, self._aligned.findings
         decision: str | None = "approved"
         if self._policy.consent == "ask":
-            consents = Consents(self._resources.settings.state)
+            consents = Consents(self._site_files.settings.state)
             decision = consents.decision(self.job, self.attempt.job_digest, self.attempt.roster)
         self.waits_for_consent = decision is None
         self._write_preview(view, findings)
@@ -405,8 +405,8 @@ class Participant:
         self._begin()
         return self._ready()
 
-    def _write_preview(self, view: View, findings: Findings) -> None:
-        settings, policy = self._resources.settings, self._policy
+    def _write_preview(self, view: SiteView, findings: Findings) -> None:
+        settings, policy = self._site_files.settings, self._policy
         Previews(settings.state).write(
             preview(
                 self.attempt,
@@ -428,7 +428,7 @@ class Participant:
         assert self._enrolment is not None
         assert self._handshake is not None
         here = self._aligned
-        attempt, job, settings = self.attempt, self._job, self._resources.settings
+        attempt, job, settings = self.attempt, self._job, self._site_files.settings
         self._rosters.remember(settings.labels.file, self._labels_digest, attempt.roster, attempt.job, self._ledger)
         part = Part(
             attempt,
@@ -440,20 +440,20 @@ class Participant:
             self._enrolment,
             self._excluded,
         )
-        starts = SecretStarts.of(self._resources.secret, self._job_key, self.job)
-        self._engagement = Engagement(
+        starts = SecretStarts.of(self._site_files.secret, self._job_key, self.job)
+        self._rounds = SiteRounds(
             part,
             self._site,
             here.view,
             here.rows,
             starts,
             self._handshake.pair_keys,
-            here.story,
+            here.enrolment_digest,
             self._ledger,
             self._results,
             settings.threads,
             self._look_at_counts,
-            self._resources.checkpoints,
+            self._site_files.checkpoints,
             here.context,
         )
 
@@ -475,7 +475,7 @@ class Participant:
         self._in_ledger = True
 
     def _refuse_full_ledger(self) -> None:
-        most = self._resources.settings.limits.ledger_bytes
+        most = self._site_files.settings.limits.ledger_bytes
         if self._ledger.size >= most:
             raise Refused(
                 "limits.ledger_bytes",
@@ -484,37 +484,37 @@ class Participant:
             )
 
     def _ready(self) -> Frames:
-        assert self._engagement is not None
-        kept = [pb.Kept(origin=label.origin, round=label.round) for label in self._engagement.labels]
-        ready = pb.Ready(job=self.job, epoch=self.epoch, revision=self._revision, kept=kept)
+        assert self._rounds is not None
+        kept = [pb.Checkpoint(origin=label.origin, round=label.round) for label in self._rounds.labels]
+        ready = pb.Ready(job=self.job, epoch=self.epoch, revision=self._revision, checkpoints=kept)
         return iter((pb.SiteFrame(ready=ready),))
 
     # Rounds.
 
     def _begin_task(self, message: pb.Task) -> Frames:
-        self._reading = TaskReader(message, self.attempt.job_digest, self._resources.settings.largest_message)
-        return self._work(message.parts)
+        self._reading = TaskReader(message, self.attempt.job_digest, self._site_files.settings.largest_message)
+        return self._work(message.chunks)
 
-    def _work(self, parts: arrays_pb2.Parts) -> Frames:
+    def _work(self, chunks: arrays_pb2.ArrayChunks) -> Frames:
         assert self._reading is not None
-        task = self._reading.feed(parts)
+        task = self._reading.feed(chunks)
         if task is None:
             return iter(())
         digest, self._reading = self._reading.digest, None
-        if self._engagement is None:
+        if self._rounds is None:
             if self._enrolment is not None and self._summary.revision > self._revision >= 0:
                 return self._enrol()  # again, after a broken stream: this site has left something out
             raise MessageError("task: comes before the alignment")
-        if not self._engagement.repeats(task, digest):
+        if not self._rounds.repeats(task, digest):
             self.rounds_answered += 1
             self._policy.check_rounds(self.rounds_answered)
         try:
-            answer = self._engagement.answer(task, digest)
+            answer = self._rounds.answer(task, digest)
         except _TooThin as found:
             return self._leave_out(found.findings)
-        if task.keep and self._attempts is not None:
+        if task.checkpoint and self._attempts is not None:
             # What was answered counts, also if this process is killed before the attempt ends.
-            memory = Memory(self._resources.settings.state)
+            memory = AttemptHistory(self._site_files.settings.state)
             self._attempts = memory.end(self.job, self._attempts, self.rounds_answered)
         return answer_frames(self.job, self.epoch, answer, digest)
 

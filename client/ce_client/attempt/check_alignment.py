@@ -16,7 +16,7 @@ from ce.errors import MessageError
 from ce.protocol.keys.handshake import ColumnSummary, Summary
 from ce.protocol.messages.task import Array
 from ce.protocol.minimums import Enrolled
-from ce.protocol.topology.topology import Block, Enrolment, Kind, SharedColumn, View
+from ce.protocol.topology.topology import Block, Enrolment, Kind, SiteView, TopologyColumn
 from ce.steps.model import Sizes
 from ce_proto.v1 import site_pb2 as pb
 
@@ -54,7 +54,7 @@ def shown_enrolments(message: pb.Alignment) -> dict[str, tuple[Summary, bytes]]:
     return shown
 
 
-def private_objects(message: pb.Alignment, site: str, view: View) -> dict[str, int]:
+def private_objects(message: pb.Alignment, site: str, view: SiteView) -> dict[str, int]:
     """How many objects each site holds alone. Of the others this site hears; its own it knows."""
     told = {own.site: own.private_objects for own in message.enrolments}
     mine = sum(block.size for block in view.blocks.values() if not block.shared)
@@ -76,17 +76,19 @@ def enrolled(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> di
     }
 
 
-def read_view(message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, Summary]) -> View:
+def read_view(message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, Summary]) -> SiteView:
     """This site's part of the topology."""
     roster = tuple(summaries)
-    blocks = _blocks(message, site, summaries, message.together)
+    blocks = _blocks(message, site, summaries, message.shared_by_all)
     columns = _columns(message, site, own, summaries)
     shared = {block.members for block in blocks.values() if block.shared}
-    if not message.two_exchanges and any(
+    if not message.needs_two_exchanges and any(
         c.shared and c.kind == "clustering" and set(c.holders) & set(members) for c in columns for members in shared
     ):
-        raise MessageError("alignment: two_exchanges is not what this site's own blocks and columns say")
-    return View(roster, _sizes(message, summaries), blocks, columns, message.two_exchanges, message.together)
+        raise MessageError("alignment: needs_two_exchanges is not what this site's own blocks and columns say")
+    return SiteView(
+        roster, _sizes(message, summaries), blocks, columns, message.needs_two_exchanges, message.shared_by_all
+    )
 
 
 def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, Summary], together: bool) -> dict[int, Block]:
@@ -98,7 +100,7 @@ def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, Summary], 
         if view.size > min(summaries[member].objects for member in members):
             raise MessageError("alignment: a block is larger than what one of its members has enrolled")
         if together and 1 < len(members) < len(summaries):
-            raise MessageError("alignment: together is not what this site's own blocks say")
+            raise MessageError("alignment: shared_by_all is not what this site's own blocks say")
         blocks[view.index] = Block(view.index, members, view.size)
     if len(blocks) != len(message.blocks) or len({block.members for block in blocks.values()}) != len(blocks):
         raise MessageError("alignment: two blocks are one")
@@ -107,7 +109,7 @@ def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, Summary], 
 
 def _columns(
     message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, Summary]
-) -> tuple[SharedColumn, ...]:
+) -> tuple[TopologyColumn, ...]:
     claims = {claim.name: claim for claim in own.columns}
     known = {s: {column.name: column for column in summary.columns} for s, summary in summaries.items()}
     columns = []
@@ -124,7 +126,7 @@ def _columns(
             raise MessageError("alignment: categories of a column lack one that this site enrolled")
         if not max(counts) <= len(categories) <= sum(counts):
             raise MessageError("alignment: categories of a column are not those that its holders have enrolled")
-        columns.append(SharedColumn(column.index, column.name, claim.kind, categories, holders))
+        columns.append(TopologyColumn(column.index, column.name, claim.kind, categories, holders))
     if sorted(column.name for column in columns) != sorted(claims):
         raise MessageError("alignment: not all columns of this site, each once")
     if len({column.index for column in columns}) < len(columns):
@@ -156,7 +158,7 @@ def _names(summaries: Iterable[Summary], kind: Kind) -> set[str]:
     return {column.name for summary in summaries for column in summary.columns if column.kind == kind}
 
 
-def read_rows(arrays: Mapping[str, Array], view: View, objects: int) -> dict[int, Any]:
+def read_rows(arrays: Mapping[str, Array], view: SiteView, objects: int) -> dict[int, Any]:
     """Positions of each block's objects; together every object of this site exactly once."""
     if set(arrays) != {f"rows/{block}" for block in view.blocks}:
         raise MessageError("alignment: not one array of rows for each block")

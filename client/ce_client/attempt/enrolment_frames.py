@@ -10,7 +10,7 @@ from ce.errors import InputError
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.keys.handshake import Attempt, Summary
 from ce.protocol.topology.topology import Enrolment
-from ce.transport.array_chunks import LARGEST_HEADER, to_parts
+from ce.transport.array_chunks import LARGEST_HEADER, to_chunks
 from ce_client.attempt.check_alignment import KIND_NUMBERS, WRITTEN
 from ce_proto.v1 import site_pb2 as pb
 
@@ -51,9 +51,9 @@ def enrolment_header(
 def enrolment_frames(header: pb.Enrolment, own: Enrolment) -> Iterator[pb.SiteFrame]:
     """The header and the pseudonyms, one frame at a time."""
     tokens = own.objects.view(np.uint8).reshape(-1, TOKEN_SIZE)
-    for at, parts in enumerate(to_parts({"pseudonyms": tokens})):
+    for at, chunks in enumerate(to_chunks({"pseudonyms": tokens})):
         if at == 0:
-            header.parts.CopyFrom(parts)
+            header.chunks.CopyFrom(chunks)
             yield pb.SiteFrame(enrolment=header)
         else:
-            yield pb.SiteFrame(more=pb.More(job=header.job, epoch=header.epoch, parts=parts))
+            yield pb.SiteFrame(more=pb.More(job=header.job, epoch=header.epoch, chunks=chunks))

@@ -10,7 +10,7 @@ from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.steps import asked, first_step
 from ce.protocol.messages.task import Step
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
-from ce.protocol.topology.topology import View
+from ce.protocol.topology.topology import SiteView
 from ce.steps.model import Model
 from ce_client.state.previews import Excluded, Preview, PreviewArray, RuleMet
 
@@ -23,7 +23,7 @@ def preview(
     job: Job,
     coordinator: str,
     model: Model,
-    view: View,
+    view: SiteView,
     findings: Findings,
     excluded: tuple[Exclusion, ...],
     policy: Policy,
@@ -46,7 +46,7 @@ def preview(
                 what=f"column {', '.join(own.columns)}" if own.columns else "objects that several sites hold",
                 objects=own.objects,
                 rule=own.rule,
-                asked=own.asked,
+                required=own.required,
                 found=own.found,
             )
             for own in excluded
@@ -57,19 +57,19 @@ def preview(
     )
 
 
-def _arrays(model: Model, view: View, findings: Findings, mode: str) -> Iterator[PreviewArray]:
+def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iterator[PreviewArray]:
     seen: dict[str, PreviewArray] = {}
     for step, name, shape in _all(model, view, mode):
         scope = "global" if name.startswith("global/") else "/".join(name.split("/")[:2])
         met_all = findings.arrays.get(scope, ())
         if scope == "global":
             met_all += findings.arrays.get(PRIVATE, ())
-        rules = tuple(RuleMet(met.rule, met.asked, met.found) for met in met_all)
+        rules = tuple(RuleMet(met.rule, met.required, met.found) for met in met_all)
         seen.setdefault(name, PreviewArray(name, step, shape, mode, view.contributors(name), rules))
     yield from seen.values()
 
 
-def _all(model: Model, view: View, mode: str) -> Iterator[tuple[Step, str, tuple[int, ...]]]:
+def _all(model: Model, view: SiteView, mode: str) -> Iterator[tuple[Step, str, tuple[int, ...]]]:
     for name, shape in asked("open", view, model, 0, 0).items():
         yield "open", name, shape
     stage: Model | None = model
@@ -81,14 +81,14 @@ def _all(model: Model, view: View, mode: str) -> Iterator[tuple[Step, str, tuple
                     yield step, name, shape
         stage = stage.next_stage()
     if model.uses_votes:
-        for name, shape in asked("view", view, model, 1, 0).items():
-            yield "view", name, shape
+        for name, shape in asked("clusterings_only", view, model, 1, 0).items():
+            yield "clusterings_only", name, shape
     if mode != "blind":
         for name, shape in asked("finish", view, model, 1, 0).items():
             yield "finish", name, shape
 
 
-def _rounds(model: Model, view: View, mode: str) -> int:
+def _rounds(model: Model, view: SiteView, mode: str) -> int:
     """No job of this model takes more: every step may be taken back once."""
     iterations, stage = 0, model
     while stage is not None:
@@ -97,7 +97,7 @@ def _rounds(model: Model, view: View, mode: str) -> int:
         if following is None:
             break
         stage = following
-    exchanges = 1 + (model.phases == 2 and view.two_exchanges)
+    exchanges = 1 + (model.phases == 2 and view.needs_two_exchanges)
     if mode == "blind":
-        exchanges += 1 + (not view.together)
+        exchanges += 1 + (not view.shared_by_all)
     return iterations * exchanges + 8

@@ -24,9 +24,9 @@ from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.minimums import Exclusion
-from ce.protocol.modes.contributor import Member, member
-from ce.protocol.topology.topology import Categories, Enrolment, Rows, View
-from ce.service.checkpoints import Checkpoints, Label, NotKept
+from ce.protocol.modes.contributor import Contributor, member
+from ce.protocol.topology.topology import Categories, Enrolment, Rows, SiteView
+from ce.service.checkpoints import CheckpointFailed, CheckpointId, Checkpoints
 from ce.service.logs import fields
 from ce.steps.model import Model
 from ce_client.state.ledger import Ledger
@@ -49,18 +49,18 @@ class Part:
     excluded: tuple[Exclusion, ...]
 
 
-class Engagement:
+class SiteRounds:
     """One site's engine, its masks, its ledger and its results."""
 
     def __init__(
         self,
         part: Part,
         site: str,
-        view: View,
+        view: SiteView,
         rows: Mapping[int, Rows],
         starts: Starts,
         pair_keys: Mapping[str, bytes],
-        story: bytes,
+        enrolment_digest: bytes,
         ledger: Ledger,
         results: Results,
         threads: int,
@@ -70,7 +70,7 @@ class Engagement:
     ) -> None:
         """`context`: a digest of all that a checkpoint of this job is only good for."""
         self.finished = False
-        self.kept_round = 0  # the last one whose state was kept
+        self.checkpoint_round = 0  # the last one whose state was kept
         self.not_kept = 0  # states that could not be
         self._checkpoints = checkpoints
         self._context = context
@@ -82,7 +82,9 @@ class Engagement:
             site, part.table, view, rows, part.model, starts, classes=part.classes, threads=threads, on_counts=on_counts
         )
         mode, objects = part.job.privacy, part.enrolment.objects
-        self._member: Member = member(mode, part.attempt, self._site, view, part.model, objects, rows, pair_keys, story)
+        self._member: Contributor = member(
+            mode, part.attempt, self._site, view, part.model, objects, rows, pair_keys, enrolment_digest
+        )
         self._last: tuple[int, bytes, Answer] | None = None  # round, digest, answer
         self._committed = False
 
@@ -106,7 +108,7 @@ class Engagement:
         """The answer to a task, new or as before."""
         if not self.repeats(task, digest):
             answer = self._recorded(self._resumed(task) if task.resume else self._member.answer(task))
-            if task.keep:
+            if task.checkpoint:
                 self._keep(task)
             if task.step == "finish":
                 self._write_results(task)
@@ -116,7 +118,7 @@ class Engagement:
         return self._last[2]
 
     @property
-    def labels(self) -> list[Label]:
+    def labels(self) -> list[CheckpointId]:
         """The states of this job, under this alignment, that this site could go on from."""
         return self._checkpoints.labels(self._part.job.name, self._context)
 
@@ -124,7 +126,7 @@ class Engagement:
         """Go on from a state that was kept, and answer as then."""
         if self._last is not None and self._last[2].step != "keys":
             raise MessageError("resume: the rounds have begun")
-        label = Label(task.resume, task.round)
+        label = CheckpointId(task.resume, task.round)
         return self._member.resume(task, self._checkpoints.load(self._part.job.name, self._context, label))
 
     def _keep(self, task: Task) -> None:
@@ -133,19 +135,19 @@ class Engagement:
         if kept is None:
             raise MessageError("keep: not a step that begins an iteration")
         try:
-            self._checkpoints.save(self._part.job.name, self._context, Label(task.keep, task.round), kept)
-            self.kept_round = task.round
-        except NotKept as error:
+            self._checkpoints.save(self._part.job.name, self._context, CheckpointId(task.checkpoint, task.round), kept)
+            self.checkpoint_round = task.round
+        except CheckpointFailed as error:
             self.not_kept += 1
             log.warning("checkpoint not kept", extra=fields(job=self._part.job.name, reason=str(error)))
 
     def _recorded(self, answer: Answer) -> Answer:
         part = self._part
         contributors = {
-            name: (name.removeprefix("sealed/"),) if name.startswith("sealed/") else self._view.contributors(name)
+            name: (name.removeprefix("box/"),) if name.startswith("box/") else self._view.contributors(name)
             for name in answer.arrays
         }
-        modes = {name: "sealed" if name.startswith("sealed/") else part.job.privacy for name in answer.arrays}
+        modes = {name: "sealed" if name.startswith("box/") else part.job.privacy for name in answer.arrays}
         head = self._ledger.record(
             part.attempt.job, part.attempt.epoch, answer.round, answer.arrays, modes, contributors
         )
@@ -196,7 +198,7 @@ class Engagement:
         }
 
 
-def refuse_too_large(model: Model, view: View, objects: int, most: int) -> None:
+def refuse_too_large(model: Model, view: SiteView, objects: int, most: int) -> None:
     """Before the memory is asked for: a system may give what it does not have, and then end the daemon."""
     numbers = objects + sum(len(column.categories) for column in view.columns)
     needed = 8 * model.n_starts * model.k * numbers

@@ -16,7 +16,7 @@ from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
 from ce_client.daemon.single_instance import wake_daemon
 from ce_client.state.consents import Consents, Decision
-from ce_client.state.job_index import Journal
+from ce_client.state.job_index import JobIndex
 from ce_client.state.previews import Preview, PreviewArray, Previews
 from ce_client.state.rosters import Rosters, content_digest
 
@@ -51,7 +51,7 @@ def preview(job: str, config: Path, format_: str) -> None:
         listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.epsilon.items())
         facts.add_row("randomised", Text(f"each label with probability {found.randomise:g}: epsilon {listed}"))
     for own in found.excluded:
-        needed = f"{own.rule} asks for {own.asked:,}, there are {own.found:,}"
+        needed = f"{own.rule} asks for {own.required:,}, there are {own.found:,}"
         facts.add_row("left out", Text(f"{own.what}: {own.objects:,} objects here; {needed}"))
     if found.waits_for_consent:
         facts.add_row("waits", Text("for ce-client approve, or decline"))
@@ -66,7 +66,7 @@ def preview(job: str, config: Path, format_: str) -> None:
 
 
 def _rules_of(array: PreviewArray) -> str:
-    return "; ".join(f"{met.rule}: {met.found:,}, asked {met.asked:,}" for met in array.rules)
+    return "; ".join(f"{met.rule}: {met.found:,}, asked {met.required:,}" for met in array.rules)
 
 
 @click.command(short_help="Let a job begin that waits for this site's consent.")
@@ -105,7 +105,7 @@ def decline(job: str, config: Path, format_: str) -> None:
 def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
     settings = read_config(config)
     seen = _preview_of(settings, job)
-    states = [entry.state for entry in Journal(settings.state).entries() if entry.job == job and entry.over]
+    states = [entry.state for entry in JobIndex(settings.state).entries() if entry.job == job and entry.over]
     if states:
         raise InputError(f"job {job!r} is over ({states[0]}): there is nothing left to decide")
     Consents(settings.state).decide(job, bytes.fromhex(seen.job_digest), seen.sites, decision)
@@ -145,7 +145,7 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
       ce-client allow-roster demo --yes --config /srv/ce-site
     """
     settings = read_config(config)
-    roster = tuple(sorted(Journal(settings.state).entry(job).sites))
+    roster = tuple(sorted(JobIndex(settings.state).entry(job).sites))
     rosters, labels = Rosters(settings.state), settings.labels.file
     others = rosters.others(labels, content_digest(labels), roster)
     facts = {"job": job, "roster": list(roster), "others": [list(other) for other in others]}
@@ -177,7 +177,7 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
 def _preview_of(settings: ClientSettings, job: str) -> Preview:
     found = Previews(settings.state).read(job)
     if found is None:
-        Journal(settings.state).entry(job)  # raises for a job that this site has never heard of
+        JobIndex(settings.state).entry(job)  # raises for a job that this site has never heard of
         raise InputError(
             f"there is no preview of job {job!r}: not all sites have enrolled yet, or it was refused before "
             "(ce-client show says why)"

@@ -16,10 +16,10 @@ from ce.errors import ConfigError, Refused
 from ce_client.cli.options import config_option, read_config
 from ce_client.daemon.single_instance import is_running
 from ce_client.daemon.site_files import CHECKPOINTS
-from ce_client.state.attempt_history import Memory
+from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.consents import Consents
 from ce_client.state.files import name_of
-from ce_client.state.job_index import Journal
+from ce_client.state.job_index import JobIndex
 from ce_client.state.previews import Previews
 
 _COLOURS = {"done": "green", "failed": "red", "refused": "red", "cancelled": "yellow", "running": "cyan"}
@@ -36,7 +36,7 @@ def jobs(config: Path, format_: str) -> None:
       ce-client jobs --config /srv/ce-site
       ce-client jobs --config /srv/ce-site --format json
     """
-    entries = Journal(read_config(config).state).entries()
+    entries = JobIndex(read_config(config).state).entries()
     if format_ == "json" or not entries:
         say(format_, [asdict(entry) for entry in entries], "no jobs yet: the daemon (ce-client run) waits for offers")
         return
@@ -66,7 +66,7 @@ def show(job: str, config: Path, format_: str) -> None:
       ce-client show demo --config /srv/ce-site --format json
     """
     settings = read_config(config)
-    entry = Journal(settings.state).entry(job)
+    entry = JobIndex(settings.state).entry(job)
     results = settings.results / entry.job
     facts = asdict(entry) | {"results": str(results) if entry.state == "done" and results.exists() else None}
     if format_ == "json":
@@ -106,8 +106,8 @@ def forget(job: str, results: bool, config: Path, format_: str) -> None:
       ce-client forget demo --results --config /srv/ce-site
     """
     settings = read_config(config)
-    journal = Journal(settings.state)
-    under_way = [entry for entry in journal.entries() if entry.job == job and not entry.over]
+    job_index = JobIndex(settings.state)
+    under_way = [entry for entry in job_index.entries() if entry.job == job and not entry.over]
     if under_way and is_running(settings.state):
         raise Refused(
             "job under way", f"job {job!r} is {under_way[0].state} here: wait for its end, or stop the daemon"
@@ -115,15 +115,15 @@ def forget(job: str, results: bool, config: Path, format_: str) -> None:
     found = {
         "preview": Previews(settings.state).forget(job),
         "consent": Consents(settings.state).forget(job),
-        "attempts": Memory(settings.state).forget(job),
+        "attempts": AttemptHistory(settings.state).forget(job),
         "checkpoints": _remove_tree(settings.state / CHECKPOINTS, name_of(job)),
         "results": results and _remove_tree(settings.results, job),
         # The last: whoever is interrupted before finds the job again.
-        "journal": journal.forget(job),
+        "journal": job_index.forget(job),
     }
     removed = [name for name, there in found.items() if there]
     if not removed:
-        journal.entry(job)  # raises for a job that this site has never heard of
+        job_index.entry(job)  # raises for a job that this site has never heard of
     kept = ["ledger"] + (["results"] if _is_there(settings.results, job) else [])
     say(
         format_,

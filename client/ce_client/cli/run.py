@@ -24,7 +24,7 @@ from ce.service.logs import configure, relay_native_stderr
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
 from ce_client.daemon.single_instance import WAKE, sole_daemon
-from ce_client.daemon.site_files import Resources, read_labels
+from ce_client.daemon.site_files import SiteFiles, read_labels
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import verify
 
@@ -52,23 +52,23 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
     give_back_large_arrays()
     _use_proxy(settings)
-    resources = Resources.open(settings)
+    site_files = SiteFiles.open(settings)
     # Better now than when a job asks for them.
-    resources.policy()
-    resources.peers()
+    site_files.policy()
+    site_files.peers()
     check_writable(settings.results)
     with sole_daemon(settings.state), relay_native_stderr():
-        busy = asyncio.run(_run(resources))
+        busy = asyncio.run(_run(site_files))
     sys.stdout.flush()
     if busy:
         # A computation may take minutes yet, and what it computes has nowhere to go.
         os._exit(0)
 
 
-async def _run(resources: Resources) -> bool:
+async def _run(site_files: SiteFiles) -> bool:
     from ce_client.daemon.daemon import Daemon
 
-    daemon = Daemon(resources)
+    daemon = Daemon(site_files)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
@@ -102,11 +102,11 @@ def check(config: Path, format_: str) -> None:
 
 
 def _check_all(settings: ClientSettings, checks: Checks) -> None:
-    resources = checks.run(
-        "certificate", lambda: Resources.open(settings), f"of site {settings.name}; key and ca.pem go with it"
+    site_files = checks.run(
+        "certificate", lambda: SiteFiles.open(settings), f"of site {settings.name}; key and ca.pem go with it"
     )
-    if resources is not None:
-        checks.run("expiry", lambda: _not_soon(resources), "more than 30 days left")
+    if site_files is not None:
+        checks.run("expiry", lambda: _not_soon(site_files), "more than 30 days left")
     policy = checks.run("policy", lambda: Policy.read(settings.policy), None)
     if policy is not None:
         privacy, least = policy.weakest_privacy, policy.min_sites
@@ -132,13 +132,13 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
         checks.run(name, lambda directory=directory: check_writable(directory), f"{directory} can be written")  # type: ignore[misc]
     if not (settings.state / LEDGER).exists():
         checks.note("ledger", "nothing has left this site yet")
-    elif resources is not None:
-        recorded = checks.run("ledger", lambda: _verified(settings.state / LEDGER, resources), None)
+    elif site_files is not None:
+        recorded = checks.run("ledger", lambda: _verified(settings.state / LEDGER, site_files), None)
         if recorded is not None:
             checks.note("ledger", recorded)
-    if resources is not None:
+    if site_files is not None:
         _use_proxy(settings)
-        apart = checks.run("coordinator", lambda: run_async(_call(resources)), None)
+        apart = checks.run("coordinator", lambda: run_async(_call(site_files)), None)
         if apart is not None:
             checks.note("coordinator", f"{settings.coordinator} lets this site in")
             checks.run("clock", lambda: _near(apart), "agrees with the coordinator's")
@@ -152,8 +152,8 @@ def _rules(policy: Policy) -> str:
     return f"{asked}; what is below {below}; a job begins {begins}"
 
 
-def _verified(path: Path, resources: Resources) -> str:
-    found = verify(path, *resources.signers)
+def _verified(path: Path, site_files: SiteFiles) -> str:
+    found = verify(path, *site_files.signers)
     if not found.ok:
         raise InputError(f"{path}, {found.sentence}")
     return found.sentence
@@ -169,11 +169,11 @@ def _some_peers(path: Path) -> Peers:
     return peers
 
 
-async def _call(resources: Resources) -> float:
+async def _call(site_files: SiteFiles) -> float:
     """Say Hello to the coordinator, and goodbye. How far ahead its clock is, in seconds."""
     from ce_client.daemon.connection import greet
 
-    return await greet(resources) - time.time()
+    return await greet(site_files) - time.time()
 
 
 def _near(apart: float) -> None:
@@ -185,8 +185,8 @@ def _near(apart: float) -> None:
         )
 
 
-def _not_soon(resources: Resources) -> None:
-    left = resources.certificate.not_valid_after_utc - datetime.now(UTC)
+def _not_soon(site_files: SiteFiles) -> None:
+    left = site_files.certificate.not_valid_after_utc - datetime.now(UTC)
     if left < RENEW:
         raise ConfigError(
             f"the certificate ends in {left.days} days: ask the operator to sign the request (ce-client request) again"

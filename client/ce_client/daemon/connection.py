@@ -14,7 +14,7 @@ from ce.errors import CeError, MessageError, Unreachable
 from ce.transport.call_errors import explain
 from ce.transport.frames import PROTOCOL
 from ce.transport.tls import open_channel
-from ce_client.daemon.site_files import Resources
+from ce_client.daemon.site_files import SiteFiles
 from ce_proto.v1 import site_pb2 as pb
 from ce_proto.v1 import site_pb2_grpc
 
@@ -48,13 +48,13 @@ async def ended(call: Any, address: str) -> CeError:
     return explain(address, grpc.aio.AioRpcError(code, await call.initial_metadata(), trailer, details))
 
 
-async def greet(resources: Resources) -> float:
+async def greet(site_files: SiteFiles) -> float:
     """Whether the coordinator lets this site in. A daemon that is connected meanwhile is not disturbed: it is a probe.
 
     Returns the coordinator's clock, in seconds since 1970.
     """
-    settings = resources.settings
-    channel = open_channel(settings.coordinator, resources.credentials)
+    settings = site_files.settings
+    channel = open_channel(settings.coordinator, site_files.credentials)
     try:
         call = site_pb2_grpc.SiteServiceStub(channel).Connect()
         hello = pb.Hello(

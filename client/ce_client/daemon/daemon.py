@@ -23,16 +23,16 @@ from ce import __version__
 from ce.errors import CeError, MessageError, Unreachable
 from ce.job import LONGEST_NAME
 from ce.service.logs import fields
-from ce.service.metrics_http import ScrapeServer
+from ce.service.metrics_http import MetricsServer
 from ce.transport.byte_counters import CountedChannel
 from ce.transport.call_errors import explain
 from ce.transport.frames import PROTOCOL, one_line
 from ce.transport.tls import open_channel
-from ce_client.attempt.attempt import Participant
+from ce_client.attempt.attempt import SiteAttempt
 from ce_client.daemon.connection import ended, say_hello
-from ce_client.daemon.jobs import Desk
-from ce_client.daemon.metrics import Meter
-from ce_client.daemon.site_files import Resources
+from ce_client.daemon.jobs import SiteJobs
+from ce_client.daemon.metrics import SiteMetrics
+from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
 from ce_proto.v1 import site_pb2 as pb
@@ -59,8 +59,8 @@ DRAIN_S = 3.0
 class Worker:
     """One job at this site: its participant, and the messages that wait for it."""
 
-    def __init__(self, participant: Participant, daemon: Daemon) -> None:
-        self.participant = participant
+    def __init__(self, site_attempt: SiteAttempt, daemon: Daemon) -> None:
+        self.site_attempt = site_attempt
         self.messages: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(WAITING_FRAMES)
         self._daemon = daemon
         self._working = False
@@ -76,9 +76,9 @@ class Worker:
 
     async def take(self, kind: str, message: Any) -> None:
         """A message has come. Light work is done at once, the rest waits its turn for a thread."""
-        if self.participant.light and self.messages.empty() and not self._working:
-            frames = self._daemon.meter.receive(self.participant, kind, message)
-            self._daemon.worked(self.participant)
+        if self.site_attempt.light and self.messages.empty() and not self._working:
+            frames = self._daemon.meter.receive(self.site_attempt, kind, message)
+            self._daemon.worked(self.site_attempt)
             if self._daemon.stream is not None:
                 await self._daemon.stream.send(frames)
         else:
@@ -91,9 +91,9 @@ class Worker:
             self._working = True
             stream = self._daemon.stream
             receive = self._daemon.meter.receive
-            frames = await loop.run_in_executor(self._daemon.pool, receive, self.participant, kind, message)
+            frames = await loop.run_in_executor(self._daemon.pool, receive, self.site_attempt, kind, message)
             self._working = False
-            self._daemon.worked(self.participant)
+            self._daemon.worked(self.site_attempt)
             if stream is not None and stream is self._daemon.stream:
                 await stream.send_whole(frames)
 
@@ -124,16 +124,16 @@ class Stream:
 class Daemon:
     """A site's daemon. `run` returns when `stop` is called."""
 
-    def __init__(self, resources: Resources) -> None:
-        self.resources = resources
-        self.settings = resources.settings
+    def __init__(self, site_files: SiteFiles) -> None:
+        self.site_files = site_files
+        self.settings = site_files.settings
         self.stream: Stream | None = None
         self.pool = ThreadPoolExecutor(4, thread_name_prefix="ce job")
         self._ledger = Ledger(self.settings.state / LEDGER, self.settings.name)
-        self.desk = Desk(resources, self._ledger)
-        self.meter = Meter()
-        self.meter.show(self.desk.states)
-        self._scraping = ScrapeServer(self.meter.instruments.text, self._health)
+        self.site_jobs = SiteJobs(site_files, self._ledger)
+        self.meter = SiteMetrics()
+        self.meter.show(self.site_jobs.states)
+        self._scraping = MetricsServer(self.meter.registry.text, self._health)
         self._was_connected = False
         self._workers: dict[str, Worker] = {}
         self._considering: set[asyncio.Future[None]] = set()
@@ -151,7 +151,7 @@ class Daemon:
     def reconsider(self) -> None:
         """Somebody has approved or declined a job: those that wait for it look again."""
         for worker in self._workers.values():
-            if worker.participant.waits_for_consent:
+            if worker.site_attempt.waits_for_consent:
                 self._considering.add(task := asyncio.ensure_future(worker.take("reconsider", None)))
                 task.add_done_callback(self._considering.discard)
 
@@ -177,7 +177,7 @@ class Daemon:
         await self._scraping.close()
         for worker in self._workers.values():
             worker.stop()
-        self.desk.stopped()
+        self.site_jobs.stopped()
         self._ledger.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
 
@@ -186,7 +186,7 @@ class Daemon:
     async def _serve(self, dial_s: float) -> bool:
         """One stream, from Hello to its end. True: it was open, so the next try need not wait."""
         address = self.settings.coordinator
-        channel = open_channel(address, self.resources.credentials)
+        channel = open_channel(address, self.site_files.credentials)
         tasks: set[asyncio.Task[Any]] = set()
         welcomed = False
         try:
@@ -223,11 +223,11 @@ class Daemon:
                 _drop_waiting(worker)
             await channel.close(None)
             if welcomed:
-                log.info("disconnected", extra=fields(coordinator=self.desk.coordinator))
+                log.info("disconnected", extra=fields(coordinator=self.site_jobs.coordinator))
 
     async def _keep_states(self, stream: Stream, tasks: set[asyncio.Task[Any]]) -> None:
         """Ask the coordinator to let this site keep the states of its jobs before it goes; not for long."""
-        waiting = {name: own.kept_round for name, own in self.desk.participants.items() if own.under_way}
+        waiting = {name: own.checkpoint_round for name, own in self.site_jobs.site_attempts.items() if own.under_way}
         if not waiting:
             return
         await stream.send([pb.SiteFrame(leaving=pb.Leaving())])
@@ -236,12 +236,12 @@ class Daemon:
         await asyncio.wait({done, *tasks}, timeout=DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
         done.cancel()
 
-    def worked(self, participant: Participant) -> None:
+    def worked(self, site_attempt: SiteAttempt) -> None:
         """A participant has done its work on a message."""
-        self.desk.note(participant)
-        before = self._leaving.get(participant.job)
-        if before is not None and (participant.kept_round > before or not participant.under_way):
-            del self._leaving[participant.job]
+        self.site_jobs.note(site_attempt)
+        before = self._leaving.get(site_attempt.job)
+        if before is not None and (site_attempt.checkpoint_round > before or not site_attempt.under_way):
+            del self._leaving[site_attempt.job]
             if not self._leaving:
                 self._kept.set()
 
@@ -251,15 +251,15 @@ class Daemon:
             protocol=PROTOCOL,
             software=__version__,
             instance=self._instance,
-            held=self.desk.held(),
+            held=self.site_jobs.held(),
         )
 
     def _welcome(self, welcome: pb.Welcome) -> None:
-        self.desk.coordinator = one_line(welcome.coordinator, LONGEST_NAME)
+        self.site_jobs.coordinator = one_line(welcome.coordinator, LONGEST_NAME)
         self.meter.welcomed(self._was_connected)
         self._was_connected = True
         self._reason = ""
-        log.info("connected", extra=fields(coordinator=self.desk.coordinator, address=self.settings.coordinator))
+        log.info("connected", extra=fields(coordinator=self.site_jobs.coordinator, address=self.settings.coordinator))
         apart = welcome.time_s - time.time()
         if abs(apart) > CLOCK_SLACK_S:
             log.warning(
@@ -281,22 +281,22 @@ class Daemon:
         if kind == "ended":
             if (worker := self._workers.pop(message.job, None)) is not None:
                 worker.stop()
-            if message.job in self.desk.participants:
+            if message.job in self.site_jobs.site_attempts:
                 self.meter.ended(message.state)
-            self.desk.ended(message)
+            self.site_jobs.ended(message)
             return
-        participant = self.desk.addressed(kind, message)
-        if participant is None:
+        site_attempt = self.site_jobs.addressed(kind, message)
+        if site_attempt is None:
             return
-        if not self.desk.engaged(participant):
+        if not self.site_jobs.engaged(site_attempt):
             assert self.stream is not None
-            await self.stream.send(participant.receive(kind, message))
+            await self.stream.send(site_attempt.receive(kind, message))
             return
         worker = self._workers.get(message.job)
-        if worker is None or worker.participant is not participant:
+        if worker is None or worker.site_attempt is not site_attempt:
             if worker is not None:
                 worker.stop()
-            worker = self._workers[message.job] = Worker(participant, self)
+            worker = self._workers[message.job] = Worker(site_attempt, self)
             self.meter.attempts.inc()
         await worker.take(kind, message)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ce.rules import RULES
-from ce.service.metrics import NONE, OTHER, Instruments, known_rule
-from ce_client.attempt.attempt import Participant
+from ce.service.metrics import NONE, OTHER, MetricsRegistry, known_rule
+from ce_client.attempt.attempt import SiteAttempt
 from ce_proto.v1 import site_pb2 as pb
 
 PREFIX = "ce_client"
@@ -18,11 +18,11 @@ STATES = ("offered", "asks", "running", "refused")
 ENDS = ("done", "failed", "cancelled")
 
 
-class Meter:
+class SiteMetrics:
     """A site's instruments. May be used by several threads."""
 
     def __init__(self) -> None:
-        made = self.instruments = Instruments(PREFIX)
+        made = self.registry = MetricsRegistry(PREFIX)
         self.connected = made.gauge("connected", "1: this site is connected to its coordinator; 0: it is not.")
         self.connections = made.counter("connections", "Times that the coordinator has let this site in.")
         self.reconnects = made.counter("reconnects", "Those after the first.")
@@ -63,7 +63,7 @@ class Meter:
             for state in STATES:
                 self.jobs.labels(state).set(counted[state])
 
-        self.instruments.before_each_scrape(look)
+        self.registry.before_each_scrape(look)
 
     def welcomed(self, before: bool) -> None:
         """The site is connected; `before`: not for the first time."""
@@ -77,18 +77,18 @@ class Meter:
         if state in ENDS:
             self.jobs_ended.labels(state).inc()
 
-    def receive(self, participant: Participant, kind: str, message: Any) -> Iterator[pb.SiteFrame]:
+    def receive(self, site_attempt: SiteAttempt, kind: str, message: Any) -> Iterator[pb.SiteFrame]:
         """Let a participant work on a message, and count what comes of it."""
         begin = time.perf_counter()
-        rounds, kept, not_kept = participant.rounds_answered, participant.kept_round, participant.not_kept
-        refused = participant.refusal is not None
-        frames = participant.receive(kind, message)
+        rounds, kept, not_kept = site_attempt.rounds_answered, site_attempt.checkpoint_round, site_attempt.not_kept
+        refused = site_attempt.refusal is not None
+        frames = site_attempt.receive(kind, message)
         self.computing_seconds.inc(time.perf_counter() - begin)
         if kind != "offer":  # which brings back what was answered in earlier attempts
-            self.rounds.inc(participant.rounds_answered - rounds)
-        if participant.kept_round > kept:
+            self.rounds.inc(site_attempt.rounds_answered - rounds)
+        if site_attempt.checkpoint_round > kept:
             self.kept.inc()
-        self.not_kept.inc(participant.not_kept - not_kept)
-        if participant.refusal is not None and not refused:
-            self.refusals.labels(known_rule(getattr(participant.refusal, "rule", ""))).inc()
+        self.not_kept.inc(site_attempt.not_kept - not_kept)
+        if site_attempt.refusal is not None and not refused:
+            self.refusals.labels(known_rule(getattr(site_attempt.refusal, "rule", ""))).inc()
         return frames

@@ -10,14 +10,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from ce.errors import ConfigError
 from ce.identity.certificates import read_certificate
-from ce.identity.credentials import Papers
+from ce.identity.credentials import Credentials
 from ce.identity.keys import PrivateKey, read_secret
 from ce.identity.peers import Peers
 from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.privacy.derivation import derive
 from ce.service.checkpoints import CheckpointFiles
-from ce.transport.tls import Credentials
+from ce.transport.tls import TlsCredentials
 from ce_client.config import PASSPHRASE_VARIABLE, ClientSettings, Labels
 
 #: Where checkpoints are, below the state directory.
@@ -25,19 +25,19 @@ CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
-class Resources:
+class SiteFiles:
     """Keys are held, everything that an organisation may edit while the daemon runs is read anew for each job."""
 
     settings: ClientSettings
     key: PrivateKey = field(repr=False)
     certificate: x509.Certificate = field(repr=False)
-    credentials: Credentials = field(repr=False)
+    credentials: TlsCredentials = field(repr=False)
     secret: bytes = field(repr=False)
 
     @classmethod
-    def open(cls, settings: ClientSettings, now: datetime | None = None) -> Resources:
+    def open(cls, settings: ClientSettings, now: datetime | None = None) -> SiteFiles:
         """Raises ConfigError with what to do, for everything that would only fail later."""
-        papers = Papers.open(
+        papers = Credentials.open(
             settings.key,
             settings.certificate,
             settings.authority,
@@ -54,7 +54,7 @@ class Resources:
                 f"{settings.certificate} is the certificate of {papers.identity}, not of site {settings.name}"
             )
         secret = read_secret(settings.secret)
-        return cls(settings, papers.key, papers.certificate, Credentials.of(papers), secret)
+        return cls(settings, papers.key, papers.certificate, TlsCredentials.of(papers), secret)
 
     @property
     def certificate_der(self) -> bytes:

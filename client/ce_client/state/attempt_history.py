@@ -14,14 +14,14 @@ from pathlib import Path
 from ce.errors import Refused
 from ce.policy import Policy
 from ce.privacy.derivation import joined
-from ce_client.state.files import damaged, name_of, read_whole, remove, write_whole
+from ce_client.state.files import damaged, name_of, read_json, remove, write_json
 
 DIRECTORY = "attempts"
 RULE = "same in every attempt"
 
 
 @dataclass(frozen=True)
-class Attempts:
+class AttemptRecord:
     """Of one job: kept as long as the site keeps anything of it."""
 
     job_digest: str  # hex
@@ -32,19 +32,19 @@ class Attempts:
     refused: str = ""  # the rule or the reason, if this site has refused
 
 
-class Memory:
+class AttemptHistory:
     """The attempts at all jobs, below the state directory."""
 
     def __init__(self, state: Path) -> None:
         self._directory = state / DIRECTORY
 
-    def of(self, job: str, job_digest: bytes) -> Attempts:
+    def of(self, job: str, job_digest: bytes) -> AttemptRecord:
         """What is known of a job. Refused when it is of another one of the same name, which has the same starts."""
-        written = read_whole(self._path(job))
+        written = read_json(self._path(job))
         if written is None:
-            return Attempts(job_digest.hex())
+            return AttemptRecord(job_digest.hex())
         try:
-            known = Attempts(**written)
+            known = AttemptRecord(**written)
             sound = isinstance(known.alignments, dict) and type(known.rounds) is int and known.rounds >= 0
         except TypeError as error:
             raise damaged(self._path(job)) from error
@@ -54,7 +54,7 @@ class Memory:
             raise Refused(RULE, "this site was in another job of this name: submit this one by another name")
         return known
 
-    def begin(self, job: str, job_digest: bytes, labels: bytes, policy: Policy) -> Attempts:
+    def begin(self, job: str, job_digest: bytes, labels: bytes, policy: Policy) -> AttemptRecord:
         """An attempt begins: with the same labels and rules as those before it, or not at all."""
         known = self.of(job, job_digest)
         if known.refused:
@@ -70,7 +70,7 @@ class Memory:
             )
         return self._write(job, replace(known, labels=labels.hex(), rules=rules))
 
-    def align(self, job: str, known: Attempts, alignment: str, *said: bytes) -> Attempts:
+    def align(self, job: str, known: AttemptRecord, alignment: str, *said: bytes) -> AttemptRecord:
         """What an alignment says, which every attempt must say alike."""
         told = hashlib.sha256(joined(*said)).hexdigest()
         before = known.alignments.get(alignment)
@@ -82,7 +82,7 @@ class Memory:
             )
         return self._write(job, replace(known, alignments={**known.alignments, alignment: told}))
 
-    def end(self, job: str, known: Attempts, rounds: int, refused: str = "") -> Attempts:
+    def end(self, job: str, known: AttemptRecord, rounds: int, refused: str = "") -> AttemptRecord:
         """An attempt is over, or this site is out of it."""
         return self._write(job, replace(known, rounds=rounds, refused=known.refused or refused))
 
@@ -90,8 +90,8 @@ class Memory:
         """Whether there was anything to forget."""
         return remove(self._path(job))
 
-    def _write(self, job: str, known: Attempts) -> Attempts:
-        write_whole(self._path(job), asdict(known))
+    def _write(self, job: str, known: AttemptRecord) -> AttemptRecord:
+        write_json(self._path(job), asdict(known))
         return known
 
     def _path(self, job: str) -> Path:

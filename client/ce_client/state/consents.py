@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ce.errors import Refused
-from ce_client.state.files import damaged, name_of, read_whole, remove, write_whole
+from ce_client.state.files import damaged, name_of, read_json, remove, write_json
 
 Decision = Literal["approved", "declined"]
 DIRECTORY = "consents"
@@ -24,11 +24,11 @@ class Consents:
     def decide(self, job: str, digest: bytes, roster: Iterable[str], decision: Decision) -> None:
         """Write down what was said; it takes the place of what was said before."""
         said = {"job": job, "job_digest": digest.hex(), "roster": sorted(roster), "decision": decision}
-        write_whole(self._path(job), {**said, "at": time.time()})
+        write_json(self._path(job), {**said, "at": time.time()})
 
     def decision(self, job: str, digest: bytes, roster: Iterable[str]) -> Decision | None:
         """What was said to this job; None: nothing yet. Refused when it was said to another job of that name."""
-        said = read_whole(self._path(job))
+        said = read_json(self._path(job))
         if said is None:
             return None
         try:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ce.errors import ConfigError
-from ce.service.atomic_files import make_directory, written_whole
+from ce.service.atomic_files import atomic_write, make_directory
 
 
 def name_of(job: str) -> str:
@@ -23,16 +23,16 @@ def name_of(job: str) -> str:
     return hashlib.sha256(job.encode()).hexdigest()[:32]
 
 
-def write_whole(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
     """Write anew; ConfigError when that is not possible, and then what was there stays."""
     try:
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(json.dumps(content, allow_nan=False).encode())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror}: make room or set permissions") from error
 
 
-def read_whole(path: Path) -> Any:
+def read_json(path: Path) -> Any:
     """What was written; None when there is nothing; ConfigError when it cannot be read or is damaged."""
     try:
         return json.loads(path.read_bytes())

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ce.errors import ConfigError, UnknownJob
-from ce_client.state.files import name_of, remove, write_whole
+from ce_client.state.files import name_of, remove, write_json
 
 #: States of a job of which nothing more will come.
 OVER = ("done", "failed", "cancelled", "refused")
@@ -38,7 +38,7 @@ class Entry:
         return self.state in OVER
 
 
-class Journal:
+class JobIndex:
     """The state directory of one site."""
 
     def __init__(self, directory: Path) -> None:
@@ -47,7 +47,7 @@ class Journal:
     def write(self, entry: Entry) -> None:
         """Best effort: a job does not fail because nobody could note it down."""
         with contextlib.suppress(ConfigError):
-            write_whole(self._path(entry.job), {**asdict(entry), "since_s": time.time()})
+            write_json(self._path(entry.job), {**asdict(entry), "since_s": time.time()})
 
     def entries(self) -> list[Entry]:
         """All jobs, the newest change first."""

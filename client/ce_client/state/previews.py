@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ce_client.state.files import damaged, name_of, read_whole, remove, write_whole
+from ce_client.state.files import damaged, name_of, read_json, remove, write_json
 
 DIRECTORY = "previews"
 
@@ -19,7 +19,7 @@ class RuleMet:
     """A minimum of the policy, and what there is."""
 
     rule: str  # a key of policy.toml
-    asked: int
+    required: int
     found: int
 
 
@@ -42,7 +42,7 @@ class Excluded:
     what: str  # like "objects shared with north and south", or "column income"
     objects: int  # how many of this site's objects
     rule: str
-    asked: int
+    required: int
     found: int
 
 
@@ -73,11 +73,11 @@ class Previews:
 
     def write(self, preview: Preview) -> None:
         """Replaces an earlier one of the same job."""
-        write_whole(self._path(preview.job), asdict(preview))
+        write_json(self._path(preview.job), asdict(preview))
 
     def read(self, job: str) -> Preview | None:
         """None: there is none (yet)."""
-        written = read_whole(self._path(job))
+        written = read_json(self._path(job))
         if written is None:
             return None
         try:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ce.errors import InputError, Refused
-from ce_client.state.files import damaged, read_whole, turn, write_whole
+from ce_client.state.files import damaged, read_json, turn, write_json
 
 FILE_NAME = "rosters.json"
 RULE = "one roster per label file"
@@ -125,7 +125,7 @@ class Rosters:
 
     def _read(self) -> _Memory:
         """A damaged file is an error: to begin anew would be to forget what must not be forgotten."""
-        written: Any = read_whole(self._path)
+        written: Any = read_json(self._path)
         if written is None:
             return _Memory()
         try:
@@ -137,7 +137,7 @@ class Rosters:
             raise damaged(self._path) from error
 
     def _write(self, memory: _Memory) -> None:
-        write_whole(
+        write_json(
             self._path,
             {"uses": [vars(use) for use in memory.uses], "allowed": [vars(own) for own in memory.allowed]},
         )

@@ -22,7 +22,7 @@ from ce.audit.unmixing import largest_sum, partitions
 from ce.audit.views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.messages.transport import Transport
-from ce.protocol.topology.topology import SharedColumn
+from ce.protocol.topology.topology import TopologyColumn
 from ce.ring import decode
 
 #: alpha of the clusters that are to stay empty of private objects, and of the one that takes them all.
@@ -93,7 +93,7 @@ def one_hot_rounds(starts: int, k: int, objects: int) -> int:
     return -(-objects // max(starts * (k - 1), 1))
 
 
-def _read(view: CoordinatorView, block: int, column: SharedColumn) -> Guess:
+def _read(view: CoordinatorView, block: int, column: TopologyColumn) -> Guess:
     guess = np.full(view.topology.blocks[block].size, NOT_ASKED, dtype=np.intp)
     group = next(g for g in view.groups.values() if column.index in g.slices)
     for exchange in view.exchanges:

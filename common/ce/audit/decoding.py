@@ -20,7 +20,7 @@ from ce.audit.views import NO_IDEA, NOT_ASKED, CoordinatorView, Guess, Guesses, 
 from ce.kernels.special import over_clusters
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.protocol.messages.task import Array
-from ce.protocol.topology.topology import SharedColumn, Topology, column_groups
+from ce.protocol.topology.topology import Topology, TopologyColumn, column_groups
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.mixture import MixtureSteps, log_or_floor
 from ce.steps.model import Model, stage_of
@@ -125,19 +125,19 @@ def _options(model: Model, table: Reals, message: Reals, scale: Scale) -> Words:
     return np.ascontiguousarray(words.reshape(starts * k, -1).T)
 
 
-def _columns(topology: Topology, questions: Sequence[Question], block: int) -> list[SharedColumn]:
+def _columns(topology: Topology, questions: Sequence[Question], block: int) -> list[TopologyColumn]:
     """The clusterings that have cells in the block; of shared ones the opening's claims tell."""
     asked = {question.column for question in questions if question.block == block}
     return [column for column in topology.clusterings if column.index in asked]
 
 
 def _told_tables(
-    topology: Topology, told: Mapping[str, Array], columns: Sequence[SharedColumn]
+    topology: Topology, told: Mapping[str, Array], columns: Sequence[TopologyColumn]
 ) -> dict[int, Reals] | None:
     """The tables of these columns, if all of them were told. A row of zeros stands for one that was sent before."""
     found: dict[int, Reals] = {}
     for group in column_groups(topology.columns).values():
-        tables = told.get(f"columns/{group.index}/tables")
+        tables = told.get(f"columns/{group.index}/beta")
         if tables is not None and tables.dtype == np.float64 and tables.all():
             found |= {index: tables[..., where].astype(np.float64) for index, where in group.slices.items()}
     if any(column.index not in found for column in columns):

@@ -24,7 +24,7 @@ from ce.protocol.local_run import TransportTo, run
 from ce.protocol.messages.task import Answer, Step, Task
 from ce.protocol.messages.transport import Transport
 from ce.protocol.topology.enrolment import enrolment, with_tokens
-from ce.protocol.topology.topology import Rows, SharedColumn, Topology, align
+from ce.protocol.topology.topology import Rows, Topology, TopologyColumn, align
 from ce.ring import Reals, Words
 from ce.steps.model import Model
 from ce.transport.in_process import InProcess
@@ -133,7 +133,7 @@ class Recording:
         site = self.topology.blocks[block].members[0]
         return self.memberships[site][self.rows[site][block]]
 
-    def coded(self, site: str, column: SharedColumn, table: LabelTable) -> NDArray[np.int32]:
+    def coded(self, site: str, column: TopologyColumn, table: LabelTable) -> NDArray[np.int32]:
         """A site's labels of a clustering, counted in the job's categories, which may be tokens."""
         own = (table if self.job_key is None else with_tokens(table, self.job_key)).column(column.name)
         return own.recode(column.categories).likeliest

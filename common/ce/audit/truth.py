@@ -14,7 +14,7 @@ from ce.audit.peeling import Row
 from ce.audit.recording import Recording
 from ce.audit.views import NOT_ASKED, Guess, Question
 from ce.labels import LabelTable
-from ce.protocol.topology.topology import ColumnGroup, SharedColumn
+from ce.protocol.topology.topology import ColumnGroup, TopologyColumn
 
 
 class Truth:
@@ -86,7 +86,7 @@ class Truth:
         """Objects with the same published memberships."""
         return nearly_equal_rows(self._recording.published(block), 1e-12)
 
-    def _codes(self, block: int, column: SharedColumn, site: str) -> Groups:
+    def _codes(self, block: int, column: TopologyColumn, site: str) -> Groups:
         own = self._tables[site].column(column.name).likeliest[self._recording.rows[site][block]]
         return own.astype(np.intp)
 

@@ -19,7 +19,7 @@ from ce.audit.recording import Exchange, Recording
 from ce.labels import LabelTable
 from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.messages.task import Task
-from ce.protocol.topology.topology import Block, ColumnGroup, SharedColumn, Topology, column_groups
+from ce.protocol.topology.topology import Block, ColumnGroup, Topology, TopologyColumn, column_groups
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import Model, stage_of
 
@@ -115,7 +115,7 @@ class CoordinatorView:
             name, task = f"columns/{group}/sums", exchange.task
             total = exchange.total(name)
             if total is not None:
-                tables = exchange.told(f"columns/{group}/tables")
+                tables = exchange.told(f"columns/{group}/beta")
                 found.append(ColumnRound(task.stage, task.iteration, tables, total, exchange.parts(name)))
         return found
 
@@ -218,6 +218,6 @@ def scale_of(model: Model, topology: Topology, stage: int, what: str) -> Scale:
     return stage_of(model, stage).scales(topology.sizes)[what]
 
 
-def holders_in(topology: Topology, block: int, column: SharedColumn) -> list[str]:
+def holders_in(topology: Topology, block: int, column: TopologyColumn) -> list[str]:
     """The members of a block that may hold cells of a column."""
     return [site for site in column.holders if site in topology.blocks[block].members]

@@ -17,7 +17,7 @@ from ce.identity.names import Identity, Role
 
 
 @dataclass(frozen=True)
-class Papers:
+class Credentials:
     """A key and a certificate that fit, of an authority that signed them, valid now."""
 
     identity: Identity
@@ -36,7 +36,7 @@ class Papers:
         passphrase_variable: str,
         now: datetime | None = None,
         without_certificate: str | None = None,
-    ) -> Papers:
+    ) -> Credentials:
         """Raises ConfigError with what to do, for everything that would only fail later, at the other end.
 
         `without_certificate` says what to do where having none yet is normal.

@@ -56,7 +56,7 @@ class Masks:
         self._round = 0
         self._masked: set[str] = set()
 
-    def hide(
+    def mask(
         self,
         round_: int,
         name: str,
@@ -85,7 +85,7 @@ class Masks:
         self._masked.add(name)
 
 
-def uncover(total: Words, set_key: bytes, context: bytes) -> Words:
+def unmask(total: Words, set_key: bytes, context: bytes) -> Words:
     """A total without the mask that its contributors share."""
     return _with_streams(total, [], [Keystream(set_stream_key(set_key, context))])
 

@@ -21,7 +21,7 @@ NONCE_SIZE = 12
 
 
 @dataclass(frozen=True)
-class Sealed:
+class EncryptedBox:
     """A few bytes that only one other site can open."""
 
     nonce: bytes = field(repr=False)
@@ -46,13 +46,13 @@ class EphemeralKey:
         return derive(shared, b"ce pair key 1", *sorted((self.public, peer_public)), *context)
 
 
-def seal(key: bytes, content: bytes, *context: bytes) -> Sealed:
+def encrypt(key: bytes, content: bytes, *context: bytes) -> EncryptedBox:
     """Encrypt under a pair key; opens only with the same context."""
     nonce = os.urandom(NONCE_SIZE)
-    return Sealed(nonce, ChaCha20Poly1305(key).encrypt(nonce, content, joined(*context)))
+    return EncryptedBox(nonce, ChaCha20Poly1305(key).encrypt(nonce, content, joined(*context)))
 
 
-def unseal(key: bytes, sealed: Sealed, *context: bytes) -> bytes:
+def decrypt(key: bytes, sealed: EncryptedBox, *context: bytes) -> bytes:
     """Decrypt, or a MessageError: not from that peer, or not meant for this."""
     if len(sealed.nonce) != NONCE_SIZE:
         raise MessageError("nonce: not 12 bytes")

@@ -23,11 +23,11 @@ from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.messages.transport import InMemory, Transport
 from ce.protocol.minimums import Enrolled, Exclusion, Findings, Rules, has_any, left_out, with_thin_objects
-from ce.protocol.modes.blind_coordinator import Relay
-from ce.protocol.modes.blind_site import BlindMember
+from ce.protocol.modes.blind_coordinator import BlindCoordinator
+from ce.protocol.modes.blind_site import BlindSite
 from ce.protocol.modes.contributor import member
 from ce.protocol.topology.enrolment import enrolment, with_tokens
-from ce.protocol.topology.topology import Categories, Kind, Rows, Topology, View, align, block_pseudonyms
+from ce.protocol.topology.topology import Categories, Kind, Rows, SiteView, Topology, align, block_pseudonyms
 from ce.ring import Reals
 from ce.steps.model import Model
 
@@ -109,7 +109,7 @@ def run(
         for name, site in sites.items()
     }
     known = None if job_key is None else block_pseudonyms(topology, enrolments, rows)
-    home = (Relay if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
+    home = (BlindCoordinator if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
     handlers = {name: own.answer for name, own in members.items()}
     try:
         with nullcontext(InMemory(handlers)) if transport_to is None else transport_to(handlers) as transport:
@@ -124,7 +124,7 @@ def run(
         outcome = home.outcome
     else:
         first = members[topology.sites[0]]
-        assert isinstance(first, BlindMember)
+        assert isinstance(first, BlindSite)
         outcome = first.home.outcome
     kept = {name: np.isin(table.ids, tables[name].ids) for name, table in whole.items()}
     return Run(topology, sites, outcome, home.exchanges, transport.bytes_sent, kept, excluded)
@@ -189,7 +189,7 @@ def _counts(tables: Mapping[str, LabelTable]) -> dict[str, dict[str, int]]:
 def _with_counts(
     findings: Findings,
     rules: Rules,
-    view: View,
+    view: SiteView,
     enrolled: Mapping[str, Enrolled],
     table: LabelTable,
     rows: Mapping[int, Rows],

@@ -27,7 +27,7 @@ from ce.errors import Refused
 from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.protocol.topology.enrolment import MOST_SHOWN
-from ce.protocol.topology.topology import Block, Kind, Rows, View
+from ce.protocol.topology.topology import Block, Kind, Rows, SiteView
 
 #: The scope of what leaves of objects that nobody else holds: their part in totals over all objects.
 PRIVATE = "private"
@@ -49,26 +49,28 @@ class Enrolled:
 
 
 @dataclass(frozen=True)
-class Met:
+class RuleCheck:
     """One rule, what it asks for and what was found."""
 
     rule: str
-    asked: int
+    required: int
     found: int
 
     @property
-    def kept(self) -> bool:
-        return self.found >= self.asked
+    def satisfied(self) -> bool:
+        return self.found >= self.required
 
 
 @dataclass(frozen=True)
 class Findings:
     """All rules that apply to what a site would send, and what falls below them."""
 
-    arrays: dict[str, tuple[Met, ...]]  # by scope: "global", "private", "block/3", "columns/0"
-    objects: tuple[tuple[Met, NDArray[np.bool_]], ...] = field(repr=False)  # to be left out: why, which of the table
-    columns: tuple[tuple[Met, str], ...]  # to be left out: why, which
-    broken: tuple[tuple[str, Met], ...]  # which rule, about which scope
+    arrays: dict[str, tuple[RuleCheck, ...]]  # by scope: "global", "private", "block/3", "columns/0"
+    objects: tuple[tuple[RuleCheck, NDArray[np.bool_]], ...] = field(
+        repr=False
+    )  # to be left out: why, which of the table
+    columns: tuple[tuple[RuleCheck, str], ...]  # to be left out: why, which
+    broken: tuple[tuple[str, RuleCheck], ...]  # which rule, about which scope
 
     @property
     def clean(self) -> bool:
@@ -80,7 +82,7 @@ class Exclusion:
     """What a site leaves out of a job, and why. Never which objects."""
 
     rule: str
-    asked: int
+    required: int
     found: int
     objects: int = 0
     columns: tuple[str, ...] = ()
@@ -97,21 +99,21 @@ class Rules:
         self._site = site
 
     def findings(
-        self, view: View, enrolled: Mapping[str, Enrolled], table: LabelTable, rows: Mapping[int, Rows]
+        self, view: SiteView, enrolled: Mapping[str, Enrolled], table: LabelTable, rows: Mapping[int, Rows]
     ) -> Findings:
         """Check all that would leave. `rows` are the positions in the table of each block's objects."""
-        arrays: dict[str, tuple[Met, ...]] = {"global": (self._crowd(view.sites, enrolled),)}
-        broken = [("global", met) for met in arrays["global"] if not met.kept]
-        objects: list[tuple[Met, NDArray[np.bool_]]] = []
+        arrays: dict[str, tuple[RuleCheck, ...]] = {"global": (self._crowd(view.sites, enrolled),)}
+        broken = [("global", met) for met in arrays["global"] if not met.satisfied]
+        objects: list[tuple[RuleCheck, NDArray[np.bool_]]] = []
         for block in view.blocks.values():
             if block.size:
                 scope = f"block/{block.index}" if block.shared else PRIVATE
                 about = self._block(block, view, enrolled) if block.shared else self._private(block, enrolled)
                 arrays[scope] = met_all = tuple(about)
-                if below := [met for met in met_all if not met.kept]:
+                if below := [met for met in met_all if not met.satisfied]:
                     objects.append((below[0], _mask(table.n_objects, rows[block.index])))
                     broken += [(scope, met) for met in below]
-        columns: list[tuple[Met, str]] = []
+        columns: list[tuple[RuleCheck, str]] = []
         for group in view.groups.values():
             scope = f"columns/{group.index}"
             by_column = {c.name: self._column(c.name, group.holders, enrolled, table) for c in group.columns}
@@ -119,23 +121,23 @@ class Rules:
                 min(mets, key=lambda met: met.found) for mets in zip(*by_column.values(), strict=True)
             )
             for name, mets in by_column.items():
-                if below := [met for met in mets if not met.kept]:
+                if below := [met for met in mets if not met.satisfied]:
                     columns.append((below[0], name))
                     broken += [(scope, met) for met in below]
         for name, met in self._contested(view):
-            if not met.kept and name not in {gone for _, gone in columns}:
+            if not met.satisfied and name not in {gone for _, gone in columns}:
                 columns.append((met, name))
                 broken.append(("columns", met))
         return Findings(arrays, tuple(objects), tuple(columns), tuple(broken))
 
     def thin_objects(
         self,
-        view: View,
+        view: SiteView,
         enrolled: Mapping[str, Enrolled],
         block: int,
         counts: Mapping[str, NDArray[np.float64]],
         own: Mapping[Kind, NDArray[np.bool_]],
-    ) -> Iterator[tuple[Met, NDArray[np.bool_]]]:
+    ) -> Iterator[tuple[RuleCheck, NDArray[np.bool_]]]:
         """Of a shared block, the objects with a label of this site that too few others would hide; and by which rule.
 
         `counts` are "labels", "hidden" (those in columns with one holder) and "ballots" of all sites together, `own`
@@ -156,7 +158,7 @@ class Rules:
                 fewest = np.minimum(fewest, np.maximum(left, 0))
             thin = own[kind] & (fewest < least)
             if thin.any():
-                yield Met(rule, least, int(fewest[thin].min())), thin
+                yield RuleCheck(rule, least, int(fewest[thin].min())), thin
 
     def refuse(self, findings: Findings) -> None:
         """Raises Refused, by the rule's name, where the policy or the rule leaves no other way."""
@@ -164,13 +166,13 @@ class Rules:
             if scope == "global" or self._policy.below_minimum == "refuse":
                 raise Refused(met.rule, _sentence(scope, met))
 
-    def _crowd(self, contributors: tuple[str, ...], enrolled: Mapping[str, Enrolled]) -> Met:
+    def _crowd(self, contributors: tuple[str, ...], enrolled: Mapping[str, Enrolled]) -> RuleCheck:
         count = sum(enrolled[site].objects >= self._policy.min_objects for site in contributors)
-        return Met("min_sites", self._policy.min_sites, count)
+        return RuleCheck("min_sites", self._policy.min_sites, count)
 
     def _column(
         self, name: str, holders: tuple[str, ...], enrolled: Mapping[str, Enrolled], table: LabelTable
-    ) -> tuple[Met, Met]:
+    ) -> tuple[RuleCheck, RuleCheck]:
         """A shared column: holders with enough labels in it, and this site's own labels."""
         policy = self._policy
         enough = min(policy.min_objects, MOST_SHOWN)
@@ -178,32 +180,32 @@ class Rules:
             enrolled[site].objects >= policy.min_objects and enrolled[site].labels[name] >= enough for site in holders
         )
         labels = int(table.column(name).observed.sum())
-        return Met("min_sites", policy.min_sites, count), Met("min_objects", policy.min_objects, labels)
+        return RuleCheck("min_sites", policy.min_sites, count), RuleCheck("min_objects", policy.min_objects, labels)
 
-    def _contested(self, view: View) -> Iterator[tuple[str, Met]]:
+    def _contested(self, view: SiteView) -> Iterator[tuple[str, RuleCheck]]:
         """Who has a cell is added up, too, over the members of a block that hold the column."""
         for block in view.blocks.values():
             if block.shared and len(block.members) >= self._policy.min_sites:  # else its objects are left out
                 for column in view.contested(block):
                     both = [site for site in block.members if site in column.holders]
-                    yield column.name, Met("min_sites", self._policy.min_sites, len(both))
+                    yield column.name, RuleCheck("min_sites", self._policy.min_sites, len(both))
 
-    def _block(self, block: Block, view: View, enrolled: Mapping[str, Enrolled]) -> Iterator[Met]:
+    def _block(self, block: Block, view: SiteView, enrolled: Mapping[str, Enrolled]) -> Iterator[RuleCheck]:
         policy = self._policy
         yield self._crowd(block.members, enrolled)
-        yield Met("min_objects", policy.min_objects, block.size)
+        yield RuleCheck("min_objects", policy.min_objects, block.size)
         own = enrolled[self._site]
         for kind, rule, least in self._about_columns():
             if own.count(kind):
                 viewers = self._viewers(block.members)
                 hiding = min(_unknown_to(viewer, kind, block, enrolled) for viewer in viewers)
-                yield Met(rule, least, 0 if self._linear and kind == "clustering" else hiding)
+                yield RuleCheck(rule, least, 0 if self._linear and kind == "clustering" else hiding)
 
-    def _private(self, block: Block, enrolled: Mapping[str, Enrolled]) -> Iterator[Met]:
+    def _private(self, block: Block, enrolled: Mapping[str, Enrolled]) -> Iterator[RuleCheck]:
         """Shares of the globals are sums over objects of one site each: of how many sites, and over how many."""
         least = self._policy.min_objects
-        yield Met("min_sites", self._policy.min_sites, sum(own.private >= least for own in enrolled.values()))
-        yield Met("min_objects", least, block.size)
+        yield RuleCheck("min_sites", self._policy.min_sites, sum(own.private >= least for own in enrolled.values()))
+        yield RuleCheck("min_objects", least, block.size)
 
     def _viewers(self, members: tuple[str, ...]) -> list[str]:
         return [site for site in members if site != self._site] + [HOME] * (self._mode == "masked")
@@ -238,14 +240,14 @@ def _unknown_to(viewer: str, kind: Kind, block: Block, enrolled: Mapping[str, En
     return sum(sum(name in other.columns for other in enrolled.values()) == 1 for name in names)
 
 
-def _sentence(scope: str, met: Met) -> str:
+def _sentence(scope: str, met: RuleCheck) -> str:
     what = {
         "min_sites": "sites with enough objects would be in a total",
         "min_objects": "objects would be in a part that this site sends",
         "min_foreign_columns": "clusterings would hide each other in the total of an object that several sites hold",
         "min_classifiers": "classifiers would hide each other in the votes on an object that several sites hold",
     }[met.rule]
-    return f"{met.found} {what}; this site asks for {met.asked}"
+    return f"{met.found} {what}; this site asks for {met.required}"
 
 
 def has_any(table: LabelTable, kind: Kind) -> NDArray[np.bool_]:
@@ -258,7 +260,7 @@ def has_any(table: LabelTable, kind: Kind) -> NDArray[np.bool_]:
 
 
 def with_thin_objects(
-    findings: Findings, n: int, scope: str, rows: Rows, thin: Iterable[tuple[Met, NDArray[np.bool_]]]
+    findings: Findings, n: int, scope: str, rows: Rows, thin: Iterable[tuple[RuleCheck, NDArray[np.bool_]]]
 ) -> Findings:
     """The same findings, and those about single objects of a block, which are at these rows of a table of n."""
     found = [(met, _mask(n, rows[which])) for met, which in thin]
@@ -271,13 +273,13 @@ def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[E
     left = np.zeros(table.n_objects, dtype=bool)
     objects: dict[str, Exclusion] = {}
     for met, which in findings.objects:
-        before = objects.get(met.rule, Exclusion(met.rule, met.asked, met.found))
+        before = objects.get(met.rule, Exclusion(met.rule, met.required, met.found))
         found = min(before.found, met.found)
         objects[met.rule] = replace(before, found=found, objects=before.objects + int((which & ~left).sum()))
         left |= which
     columns: dict[str, Exclusion] = {}
     for met, name in findings.columns:
-        before = columns.get(met.rule, Exclusion(met.rule, met.asked, met.found))
+        before = columns.get(met.rule, Exclusion(met.rule, met.required, met.found))
         columns[met.rule] = replace(before, found=min(before.found, met.found), columns=(*before.columns, name))
     gone = {name for _, name in findings.columns}
     names = [column.name for column in table.columns if column.name not in gone]

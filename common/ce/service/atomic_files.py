@@ -13,7 +13,7 @@ PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """Write the file anew. It takes its place, on the disk, when the block ends; after an error nothing has changed.
 
     Raises OSError.

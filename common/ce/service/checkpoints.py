@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from ce.errors import JobFailed
 from ce.privacy.derivation import derive, number
 from ce.protocol.engine.snapshots import Snapshot, pack, unpack
-from ce.service.atomic_files import make_directory, written_whole
+from ce.service.atomic_files import atomic_write, make_directory
 
 MAGIC = b"cekept"
 VERSION = 1
@@ -42,14 +42,14 @@ LARGEST = "checkpoints.largest; largest_checkpoint at a site"
 LEAST_FREE = "checkpoints.least_free; least_free at a site"
 
 
-class Label(NamedTuple):
+class CheckpointId(NamedTuple):
     """Which moment of a job a checkpoint is of."""
 
     origin: int
     round: int
 
 
-class NotKept(JobFailed):
+class CheckpointFailed(JobFailed):
     """A checkpoint could not be written, or not be read again. The job goes on without.
 
     Next: make room on the disk, or raise the limit that the log names.
@@ -59,13 +59,13 @@ class NotKept(JobFailed):
 class Checkpoints(Protocol):
     """Where snapshots are kept. `context` is a digest of all that a snapshot is only good for."""
 
-    def labels(self, job: str, context: bytes) -> list[Label]:
+    def labels(self, job: str, context: bytes) -> list[CheckpointId]:
         """The newest sound checkpoints of a job, at most two, oldest first."""
 
-    def save(self, job: str, context: bytes, label: Label, snapshot: Mapping[str, Any]) -> None:
+    def save(self, job: str, context: bytes, label: CheckpointId, snapshot: Mapping[str, Any]) -> None:
         """Keep one more, and forget all but two. Raises NotKept; then those that were there are there."""
 
-    def load(self, job: str, context: bytes, label: Label) -> Snapshot:
+    def load(self, job: str, context: bytes, label: CheckpointId) -> Snapshot:
         """One of `labels`. Raises NotKept when it is gone or damaged."""
 
     def remove(self, job: str) -> None:
@@ -76,21 +76,21 @@ class MemoryCheckpoints:
     """Checkpoints that last as long as this object: for tests. They do what files do, as bytes."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[Label, tuple[bytes, bytearray]]] = {}
+        self._kept: dict[str, dict[CheckpointId, tuple[bytes, bytearray]]] = {}
 
-    def labels(self, job: str, context: bytes) -> list[Label]:
+    def labels(self, job: str, context: bytes) -> list[CheckpointId]:
         return sorted(label for label, (own, _) in self._kept.get(job, {}).items() if own == context)
 
-    def save(self, job: str, context: bytes, label: Label, snapshot: Mapping[str, Any]) -> None:
+    def save(self, job: str, context: bytes, label: CheckpointId, snapshot: Mapping[str, Any]) -> None:
         kept = self._kept.setdefault(job, {})
         kept[label] = (context, bytearray(b"".join(pack(snapshot))))
         for old in sorted(kept)[:-KEPT]:
             del kept[old]
 
-    def load(self, job: str, context: bytes, label: Label) -> Snapshot:
+    def load(self, job: str, context: bytes, label: CheckpointId) -> Snapshot:
         own, content = self._kept.get(job, {}).get(label, (b"", bytearray()))
         if own != context:
-            raise NotKept("the checkpoint is gone")
+            raise CheckpointFailed("the checkpoint is gone")
         return unpack(bytearray(content))
 
     def remove(self, job: str) -> None:
@@ -108,33 +108,35 @@ class CheckpointFiles:
         self._largest = largest
         self._least_free = least_free
 
-    def labels(self, job: str, context: bytes) -> list[Label]:
+    def labels(self, job: str, context: bytes) -> list[CheckpointId]:
         sound = [label for label, path in self._files(job) if self._read(path, job, context, label) is not None]
         return sound[-KEPT:]  # a third is there when the process was killed before it could remove it
 
-    def save(self, job: str, context: bytes, label: Label, snapshot: Mapping[str, Any]) -> None:
-        pieces = list(pack(snapshot))
-        size = sum(len(piece) for piece in pieces)
+    def save(self, job: str, context: bytes, label: CheckpointId, snapshot: Mapping[str, Any]) -> None:
+        chunks = list(pack(snapshot))
+        size = sum(len(chunk) for chunk in chunks)
         if size > self._largest:
-            raise NotKept(f"a checkpoint would take {size:,} bytes, and may take {self._largest:,} ({LARGEST})")
+            raise CheckpointFailed(
+                f"a checkpoint would take {size:,} bytes, and may take {self._largest:,} ({LARGEST})"
+            )
         path = self._of(job) / f"{label.origin}-{label.round}{SUFFIX}"
         salt = os.urandom(SALT_SIZE)
         cipher = AESGCM(self._file_key(salt, job, context, label))
         try:
             self._leave_room(path.parent, size)
-            with written_whole(path) as file:
+            with atomic_write(path) as file:
                 file.write(MAGIC + VERSION.to_bytes(2, "big") + salt)
-                _write_frames(file, cipher, pieces)
+                _write_frames(file, cipher, chunks)
             for _, old in self._files(job)[:-KEPT]:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            raise NotKept(f"{path.parent}: a checkpoint cannot be written: {error.strerror}") from error
+            raise CheckpointFailed(f"{path.parent}: a checkpoint cannot be written: {error.strerror}") from error
 
-    def load(self, job: str, context: bytes, label: Label) -> Snapshot:
+    def load(self, job: str, context: bytes, label: CheckpointId) -> Snapshot:
         for own, path in self._files(job):
             if own == label and (content := self._read(path, job, context, label)) is not None:
                 return unpack(content)
-        raise NotKept("the checkpoint is gone or damaged")
+        raise CheckpointFailed("the checkpoint is gone or damaged")
 
     def remove(self, job: str) -> None:
         shutil.rmtree(self._of(job), ignore_errors=True)
@@ -150,7 +152,7 @@ class CheckpointFiles:
         make_directory(directory)
         free = shutil.disk_usage(directory).free
         if free - size < self._least_free:
-            raise NotKept(
+            raise CheckpointFailed(
                 f"a checkpoint of {size:,} bytes would leave fewer than {self._least_free:,} bytes free on its disk "
                 f"({LEAST_FREE})"
             )
@@ -158,20 +160,20 @@ class CheckpointFiles:
     def _of(self, job: str) -> Path:
         return self._directory / hashlib.sha256(job.encode()).hexdigest()[:32]
 
-    def _files(self, job: str) -> list[tuple[Label, Path]]:
+    def _files(self, job: str) -> list[tuple[CheckpointId, Path]]:
         found = []
         for path in self._of(job).glob(f"*{SUFFIX}"):
             origin, _, round_ = path.name.removesuffix(SUFFIX).partition("-")
             if origin.isdecimal() and round_.isdecimal():
-                found.append((Label(int(origin), int(round_)), path))
+                found.append((CheckpointId(int(origin), int(round_)), path))
         return sorted(found)
 
-    def _file_key(self, salt: bytes, job: str, context: bytes, label: Label) -> bytes:
+    def _file_key(self, salt: bytes, job: str, context: bytes, label: CheckpointId) -> bytes:
         return derive(
             self._key, b"ce checkpoint", salt, job.encode(), context, number(label.origin), number(label.round)
         )
 
-    def _read(self, path: Path, job: str, context: bytes, label: Label) -> bytearray | None:
+    def _read(self, path: Path, job: str, context: bytes, label: CheckpointId) -> bytearray | None:
         """What is in a file; None when it is not whole, or not of this version, job, context and moment."""
         try:
             with path.open("rb") as file:
@@ -190,7 +192,7 @@ def local_key(path: Path) -> bytes:
     Raises OSError, or ValueError where the file is another one.
     """
     if not path.exists():
-        with written_whole(path) as file:
+        with atomic_write(path) as file:
             file.write(os.urandom(KEY_SIZE).hex().encode() + b"\n")
     key = bytes.fromhex(path.read_text())
     if len(key) != KEY_SIZE:
@@ -198,7 +200,7 @@ def local_key(path: Path) -> bytes:
     return key
 
 
-def _write_frames(file: BinaryIO, cipher: AESGCM, pieces: list[bytes | memoryview]) -> None:
+def _write_frames(file: BinaryIO, cipher: AESGCM, chunks: list[bytes | memoryview]) -> None:
     waiting = bytearray()
     count = 0
 
@@ -208,9 +210,9 @@ def _write_frames(file: BinaryIO, cipher: AESGCM, pieces: list[bytes | memoryvie
         file.write(len(frame).to_bytes(4, "big") + frame)
         count += 1
 
-    for piece in pieces:
-        for begin in range(0, len(piece), FRAME):
-            waiting += piece[begin : begin + FRAME]
+    for chunk in chunks:
+        for begin in range(0, len(chunk), FRAME):
+            waiting += chunk[begin : begin + FRAME]
             if len(waiting) > FRAME:
                 write(bytes(waiting[:FRAME]), False)
                 del waiting[:FRAME]

@@ -1,6 +1,6 @@
 """What a daemon counts, for whoever watches it: declared once, then counted, shown to Prometheus and documented.
 
-Each daemon has a class of its own instruments, made from one `Instruments`. A label may only tell how many of a kind
+Each daemon has a class of its own instruments, made from one `MetricsRegistry`. A label may only tell how many of a kind
 there were: its name is one of `LABELS`, and whatever another party has chosen (a rule, say) is looked up in a list
 before it becomes one. So nothing here can hold the name of a job, an object or a site, nor a label of anybody's data.
 """
@@ -45,7 +45,7 @@ class Declared(NamedTuple):
     meaning: str
 
 
-class Instruments:
+class MetricsRegistry:
     """The instruments of one daemon."""
 
     def __init__(self, prefix: str) -> None:

@@ -31,7 +31,7 @@ MOST_CONNECTIONS = 20
 Health = Callable[[], tuple[bool, str]]
 
 
-class ScrapeServer:
+class MetricsServer:
     """Until it is closed. `metrics` is called for every scrape."""
 
     def __init__(self, metrics: Callable[[], bytes], health: Health) -> None:

@@ -31,9 +31,9 @@ from ce.kernels.special import over_clusters
 from ce.ring import Reals, Scale
 from ce.steps.diffusion import DiffusionSteps
 from ce.steps.model import (
+    GlobalDecision,
     Model,
     Opening,
-    Settled,
     Sizes,
     State,
     bound_scales,
@@ -165,7 +165,7 @@ class BC3ESteps(PosteriorCells):
             "gap": over_clusters(gap)[:, None],
         }
 
-    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+    def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         new = dict(globals_)
         # The first object states are guesses: sigma² and delta² keep their starting values until a step was taken.
         if iteration > 1:
@@ -177,7 +177,7 @@ class BC3ESteps(PosteriorCells):
             if self.delta2 is None:
                 gap = totals["gap"] / (sizes.objects * self.k)
                 new["delta2"] = np.maximum(gap, SMALLEST_VARIANCE)
-        return Settled(bound, new, np.zeros(len(bound), dtype=bool))
+        return GlobalDecision(bound, new, np.zeros(len(bound), dtype=bool))
 
     def memberships(self, state: State) -> Reals:
         """softmax(mu_n)."""

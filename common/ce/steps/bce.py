@@ -22,8 +22,8 @@ from ce.kernels.special import log_beta, over_clusters, trigamma
 from ce.ring import Reals, Scale
 from ce.steps import dirichlet
 from ce.steps.model import (
+    GlobalDecision,
     Opening,
-    Settled,
     Sizes,
     State,
     bound_scales,
@@ -153,7 +153,7 @@ class BCESteps(PosteriorCells):
                 shares["fall"] = fall[..., :1] - fall[..., 1:]
         return shares
 
-    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+    def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         last = globals_["last_bound"]
         retry = (globals_["trial"] > 0) & (bound < last - ROUNDING * np.abs(last))
         alpha, fallback, trial = globals_["alpha"], globals_["alpha"], np.zeros(len(bound))
@@ -166,7 +166,7 @@ class BCESteps(PosteriorCells):
                     alpha, rise[:, : self.k], fall[:, : self.k], rise[:, self.k], fall[:, self.k]
                 )
                 trial = np.ones(len(bound))
-        return Settled(
+        return GlobalDecision(
             bound,
             {
                 "alpha": np.where(retry[:, None], globals_["fallback"], alpha),

@@ -18,7 +18,7 @@ from ce.kernels.cells import TileCells, count_sums, lookup_sums
 from ce.kernels.special import over_clusters
 from ce.ring import Reals, Scale, Words, decode
 from ce.steps.agreement import agreement, kappa
-from ce.steps.model import Model, Opening, Settled, Sizes, State, bound_scales
+from ce.steps.model import GlobalDecision, Model, Opening, Sizes, State, bound_scales
 
 ROUNDS = 100
 #: Well-connected clusterings mix the votes until nothing is left to standardise: stop before that.
@@ -90,12 +90,12 @@ class DiffusionSteps(Model):
             "agreement": agreement(votes - globals_["mean"][:, :, None], opening),
         }
 
-    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+    def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         mean = totals["mean"] / sizes.objects
         variance = (totals["square"] / sizes.objects - np.square(mean)).mean(axis=1, keepdims=True)
         new = {"mean": mean, "sd": np.sqrt(np.maximum(variance, 0.0)), "kappa": kappa(totals["agreement"])}
         no = np.zeros(len(bound), dtype=bool)
-        return Settled(bound, new, retry=no, stop=new["sd"][:, 0] < SMALLEST_DEVIATION)
+        return GlobalDecision(bound, new, retry=no, stop=new["sd"][:, 0] < SMALLEST_DEVIATION)
 
     def memberships(self, state: State) -> Reals:
         return state["votes"]

@@ -20,8 +20,8 @@ from ce.kernels.special import over_clusters
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import (
     CELL_BOUND,
+    GlobalDecision,
     Opening,
-    Settled,
     Sizes,
     State,
     bound_scales,
@@ -83,9 +83,9 @@ class MixtureSteps(SmoothedTables):
     def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         return {"bound": state["log_likelihood"][:, 0], "weights": state["responsibility"]}
 
-    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+    def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         weights = totals["weights"] / totals["weights"].sum(axis=-1, keepdims=True)
-        return Settled(bound, {"weights": weights}, np.zeros(len(bound), dtype=bool))
+        return GlobalDecision(bound, {"weights": weights}, np.zeros(len(bound), dtype=bool))
 
     def memberships(self, state: State) -> Reals:
         return state["responsibility"]

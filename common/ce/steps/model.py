@@ -55,7 +55,7 @@ def no_votes(k: int, objects: int) -> Reals:
 
 
 @dataclass(frozen=True)
-class Settled:
+class GlobalDecision:
     """The outcome of a global step for each start that took part."""
 
     bound: Reals  # (starts,) of the state that entered the iteration
@@ -143,7 +143,7 @@ class Model(ABC):
         """(starts, k, categories) the column's own terms of the bound, each from its own entry of the table."""
 
     @abstractmethod
-    def settle(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> Settled:
+    def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         """The global step. `bound` is the total of all shares, `totals` those of `share_shapes`."""
 
     @abstractmethod
@@ -168,7 +168,7 @@ class Model(ABC):
         """(starts, k): what the model says of an object without a label."""
 
     def takes_trial_steps(self, iteration: int) -> bool:
-        """Whether the object step of this iteration may be taken back in the next (`Settled.retry`)."""
+        """Whether the object step of this iteration may be taken back in the next (`GlobalDecision.retry`)."""
         return False
 
     def may_stop(self, iteration: int) -> bool:
@@ -210,7 +210,7 @@ def fits_the_ring(model: Model, sizes: Sizes) -> bool:
     return True
 
 
-def keep_old_rows(new: Reals, old: Reals) -> Reals:
+def with_unchanged_rows(new: Reals, old: Reals) -> Reals:
     """Adopt a new table except for rows of zeros, which stand for "unchanged"."""
     if new.all():  # with smoothing, always
         return new

@@ -1,4 +1,4 @@
-"""Arrays in pieces: named arrays to `Parts` of at most 1 MiB each, and back.
+"""Arrays in pieces: named arrays to `ArrayChunks` of at most 1 MiB each, and back.
 
 Decoding trusts nothing: a name, type, shape, offset or length that does not fit is a MessageError that names the field,
 never its content. Numbers that are not finite are refused here, once, so that nothing behind has to look for them.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ce.errors import MessageError
-from ce.protocol.messages.task import Array, Piece
+from ce.protocol.messages.task import Array, ArrayChunk
 from ce.ring import LARGEST_BITS
 from ce_proto.v1 import arrays_pb2 as pb
 
@@ -37,9 +37,9 @@ _TYPES: dict[int, np.dtype[Any]] = {
 _NUMBERS = {"i": pb.ELEMENT_TYPE_INT64, "f": pb.ELEMENT_TYPE_FLOAT64, "u": pb.ELEMENT_TYPE_BYTE}
 
 
-def to_parts(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | None = None) -> Iterator[pb.Parts]:
+def to_chunks(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | None = None) -> Iterator[pb.ArrayChunks]:
     """All arrays in order, as frames' worth of pieces; at least one, and the last says so."""
-    parts, room = pb.Parts(), CHUNK
+    chunks, room = pb.ArrayChunks(), CHUNK
     for name, array in arrays.items():
         kind = _NUMBERS[array.dtype.kind]
         bits = (fraction_bits or {}).get(name, 0)
@@ -47,34 +47,34 @@ def to_parts(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | Non
         # Arrays of a few numbers, or of none, take room too: a site may be in very many small blocks.
         around = len(name) + _AROUND
         if room <= 0:
-            yield parts
-            parts, room = pb.Parts(), CHUNK
+            yield chunks
+            chunks, room = pb.ArrayChunks(), CHUNK
         if array.nbytes <= room:
             data = elements.tobytes()  # row-major whatever the strides are
-            parts.parts.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, data=data)
+            chunks.chunks.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, data=data)
             room -= len(data) + around
             continue
         flat = np.ascontiguousarray(elements).reshape(-1).data.cast("B")
         offset, step = 0, elements.itemsize
         while offset < len(flat):
             if room < step:
-                yield parts
-                parts, room = pb.Parts(), CHUNK
+                yield chunks
+                chunks, room = pb.ArrayChunks(), CHUNK
             data = bytes(flat[offset : offset + room // step * step])
-            parts.parts.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, offset=offset, data=data)
+            chunks.chunks.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, offset=offset, data=data)
             room -= len(data) + around
             offset += len(data)
-    parts.last = True
-    yield parts
+    chunks.last = True
+    yield chunks
 
 
-def pieces_of(parts: pb.Parts) -> Iterator[Piece]:
+def chunks_of(chunks: pb.ArrayChunks) -> Iterator[ArrayChunk]:
     """The pieces of one frame, each checked by itself."""
     room = CHUNK
     # Pieces without elements cost time, too: what `to_parts` puts in a frame has this many at most.
-    if len(parts.parts) > CHUNK // _AROUND + 1:
+    if len(chunks.chunks) > CHUNK // _AROUND + 1:
         raise MessageError("parts: more pieces in one frame than it has room for")
-    for part in parts.parts:
+    for part in chunks.chunks:
         # Looked at before it is multiplied: the product of a million sides is a number with millions of digits.
         if len(part.shape) > _MOST_DIMENSIONS:
             raise MessageError("parts: a shape is too long or too large")
@@ -97,7 +97,7 @@ def pieces_of(parts: pb.Parts) -> Iterator[Piece]:
         bits = part.fraction_bits
         if bits > LARGEST_BITS:
             raise MessageError("parts: more than 62 fractional bits")
-        yield Piece(name, shape, bits, begin, np.frombuffer(data, dtype))
+        yield ArrayChunk(name, shape, bits, begin, np.frombuffer(data, dtype))
 
 
 @lru_cache(4096)
@@ -120,13 +120,13 @@ class Collector:
         self._ended = False
         self.fraction_bits: dict[str, int] = {}
 
-    def feed(self, parts: pb.Parts) -> bool:
+    def feed(self, chunks: pb.ArrayChunks) -> bool:
         """Take one frame's pieces. True: the message is complete."""
         if self._ended:
             raise MessageError("parts: the message has ended")
-        for piece in pieces_of(parts):
-            self._take(piece)
-        self._ended = parts.last
+        for chunk in chunks_of(chunks):
+            self._take(chunk)
+        self._ended = chunks.last
         if self._ended and self._open is not None:
             raise MessageError("parts: the message ends before its arrays do")
         return self._ended
@@ -139,26 +139,26 @@ class Collector:
                 raise MessageError(f"{name}: not all numbers are finite")
         return self._arrays
 
-    def _take(self, piece: Piece) -> None:
-        name = piece.name
+    def _take(self, chunk: ArrayChunk) -> None:
+        name = chunk.name
         if self._open is None:
             if name in self._arrays:
                 raise MessageError("parts: two arrays have the same name")
             # An entry in a dictionary costs something too, also for an array without elements.
-            self._left -= math.prod(piece.shape) * piece.words.dtype.itemsize + 64
+            self._left -= math.prod(chunk.shape) * chunk.words.dtype.itemsize + 64
             if self._left < 0:
                 raise MessageError(f"parts: the message is larger than allowed{self._key}")
-            self._arrays[name] = np.empty(piece.shape, dtype=piece.words.dtype)
-            self.fraction_bits[name] = piece.fraction_bits
+            self._arrays[name] = np.empty(chunk.shape, dtype=chunk.words.dtype)
+            self.fraction_bits[name] = chunk.fraction_bits
             self._filled = 0
         array: Any = self._arrays[name] if self._open in (None, name) else None
-        if array is None or piece.begin != self._filled:
+        if array is None or chunk.begin != self._filled:
             raise MessageError("parts: pieces do not arrive in order")
         known = (array.shape, array.dtype, self.fraction_bits[name])
-        if known != (piece.shape, piece.words.dtype, piece.fraction_bits):
+        if known != (chunk.shape, chunk.words.dtype, chunk.fraction_bits):
             raise MessageError("parts: the pieces of an array disagree on its type, shape or scale")
-        self._filled += len(piece.words)
-        array.reshape(-1)[piece.begin : self._filled] = piece.words
+        self._filled += len(chunk.words)
+        array.reshape(-1)[chunk.begin : self._filled] = chunk.words
         self._open = None if self._filled == array.size else name
-        if self._open is not None and not len(piece.words):
+        if self._open is not None and not len(chunk.words):
             raise MessageError("parts: a piece without elements")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ce.errors import MessageError
-from ce.protocol.messages.task import Answer, Following, Step, Task, task_digest
-from ce.transport.array_chunks import Collector, to_parts
+from ce.protocol.messages.task import Answer, NextStep, Step, Task, task_digest
+from ce.transport.array_chunks import Collector, to_chunks
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
@@ -26,7 +26,7 @@ _STEPS: dict[Step, pb.Step] = {
     "sums": pb.STEP_SUMS,
     "objects": pb.STEP_OBJECTS,
     "columns": pb.STEP_COLUMNS,
-    "view": pb.STEP_VIEW,
+    "clusterings_only": pb.STEP_CLUSTERINGS_ONLY,
     "finish": pb.STEP_FINISH,
     "keys": pb.STEP_KEYS,
     "decide": pb.STEP_DECIDE,
@@ -63,16 +63,16 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         iteration=task.iteration,
         starts=task.starts,
         retry=task.retry,
-        keep=task.keep,
+        checkpoint=task.checkpoint,
         resume=task.resume,
         digest=digest,
     )
-    for at, parts in enumerate(to_parts(task.arrays)):
+    for at, chunks in enumerate(to_chunks(task.arrays)):
         if at == 0:
-            header.parts.CopyFrom(parts)
+            header.chunks.CopyFrom(chunks)
             yield pb.CoordinatorFrame(task=header)
         else:
-            yield pb.CoordinatorFrame(more=pb.More(job=job, epoch=epoch, parts=parts))
+            yield pb.CoordinatorFrame(more=pb.More(job=job, epoch=epoch, chunks=chunks))
 
 
 def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterator[pb.SiteFrame]:
@@ -87,15 +87,15 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
         state=answer.state,
         ledger_head=answer.ledger,
     )
-    if answer.following is not None:
-        header.following.step = _STEPS[answer.following.step]
-        header.following.stage = answer.following.stage
-    for at, parts in enumerate(to_parts(answer.arrays, answer.fraction_bits)):
+    if answer.next_step is not None:
+        header.next_step.step = _STEPS[answer.next_step.step]
+        header.next_step.stage = answer.next_step.stage
+    for at, chunks in enumerate(to_chunks(answer.arrays, answer.fraction_bits)):
         if at == 0:
-            header.parts.CopyFrom(parts)
+            header.chunks.CopyFrom(chunks)
             yield pb.SiteFrame(answer=header)
         else:
-            yield pb.SiteFrame(more=pb.More(job=job, epoch=epoch, parts=parts))
+            yield pb.SiteFrame(more=pb.More(job=job, epoch=epoch, chunks=chunks))
 
 
 def task_header(message: pb.Task) -> Task:
@@ -103,24 +103,24 @@ def task_header(message: pb.Task) -> Task:
     starts, retry = _starts(message.starts, "starts"), _starts(message.retry, "retry")
     if not set(retry) <= set(starts):
         raise MessageError("retry: names a start that does not take part")
-    if message.keep and message.resume:
+    if message.checkpoint and message.resume:
         raise MessageError("resume: of a state that is yet to be kept")
     where = (message.round, _step(message.step), message.stage, message.iteration)
-    return Task(*where, starts, retry, keep=message.keep, resume=message.resume)
+    return Task(*where, starts, retry, checkpoint=message.checkpoint, resume=message.resume)
 
 
 def answer_header(message: pb.Answer) -> Answer:
     """An answer without its arrays."""
-    following = None
-    if message.HasField("following"):
-        following = Following(_step(message.following.step), message.following.stage)
+    next_step = None
+    if message.HasField("next_step"):
+        next_step = NextStep(_step(message.next_step.step), message.next_step.stage)
     if len(message.state) not in (0, STATE_SIZE) or len(message.ledger_head) not in (0, HEAD_SIZE):
         raise MessageError("answer: state is 16 bytes, ledger_head 32, or they are empty")
     return Answer(
         message.round,
         _step(message.step),
         _starts(message.starts, "starts"),
-        following=following,
+        next_step=next_step,
         state=message.state,
         ledger=message.ledger_head,
     )
@@ -140,9 +140,9 @@ class TaskReader:
     def round(self) -> int:
         return self._header.round
 
-    def feed(self, parts: arrays_pb2.Parts) -> Task | None:
+    def feed(self, chunks: arrays_pb2.ArrayChunks) -> Task | None:
         """The task, once it is complete and is what its digest says."""
-        if not self._collector.feed(parts):
+        if not self._collector.feed(chunks):
             return None
         task = replace(self._header, arrays=self._collector.arrays)
         if task_digest(self._job_digest, self._epoch, task, task.hashes) != self.digest:
@@ -157,8 +157,8 @@ class AnswerReader:
         self._header = answer_header(message)
         self._collector = Collector(largest_bytes)
 
-    def feed(self, parts: arrays_pb2.Parts) -> Answer | None:
-        if not self._collector.feed(parts):
+    def feed(self, chunks: arrays_pb2.ArrayChunks) -> Answer | None:
+        if not self._collector.feed(chunks):
             return None
         return replace(self._header, arrays=self._collector.arrays, fraction_bits=self._collector.fraction_bits)
 

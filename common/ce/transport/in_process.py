@@ -65,10 +65,10 @@ class Endpoint:
         message = pb.CoordinatorFrame.FromString(frame)
         if message.WhichOneof("frame") == "task":
             self._reader = TaskReader(message.task, b"", UNLIMITED)
-            task = self._reader.feed(message.task.parts)
+            task = self._reader.feed(message.task.chunks)
         else:
             assert self._reader is not None
-            task = self._reader.feed(message.more.parts)
+            task = self._reader.feed(message.more.chunks)
         if task is not None:
             assert self._reader is not None
             for reply in answer_frames(JOB, EPOCH, self._handler(task), self._reader.digest):
@@ -85,6 +85,6 @@ class Gather:
         message = pb.SiteFrame.FromString(frame)
         if message.WhichOneof("frame") == "answer":
             self._reader = AnswerReader(message.answer, UNLIMITED)
-            return self._reader.feed(message.answer.parts)
+            return self._reader.feed(message.answer.chunks)
         assert self._reader is not None
-        return self._reader.feed(message.more.parts)
+        return self._reader.feed(message.more.chunks)

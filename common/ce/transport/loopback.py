@@ -24,7 +24,7 @@ from ce.identity.keys import make_key, pem
 from ce.identity.names import Identity
 from ce.protocol.messages.task import Answer, Task
 from ce.transport.in_process import Endpoint, Gather, Handler, encoded
-from ce.transport.tls import Credentials, make_server, open_channel
+from ce.transport.tls import TlsCredentials, make_server, open_channel
 from ce_proto.v1 import site_pb2 as pb
 from ce_proto.v1 import site_pb2_grpc
 
@@ -141,15 +141,15 @@ class Loopback:
             await self._server.stop(None)
 
 
-def _throw_away(directory: Path, sites: list[str]) -> dict[str, Credentials]:
+def _throw_away(directory: Path, sites: list[str]) -> dict[str, TlsCredentials]:
     """Credentials of the server (under the name "") and of every site, numbered: sites here may have any name."""
     authority = Authority.create(directory, datetime.now(UTC))
     roots = authority.certificate.public_bytes(Encoding.PEM)
 
-    def credentials(identity: Identity) -> Credentials:
+    def credentials(identity: Identity) -> TlsCredentials:
         key = make_key()
         certificate: x509.Certificate = authority.issue(identity, key, datetime.now(UTC))
-        return Credentials(pem(key), certificate.public_bytes(Encoding.PEM), roots)
+        return TlsCredentials(pem(key), certificate.public_bytes(Encoding.PEM), roots)
 
     named = {site: credentials(Identity("site", f"site-{at}")) for at, site in enumerate(sites)}
     return named | {"": credentials(Identity("coordinator", "loopback"))}

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from ce.identity.credentials import Papers
+from ce.identity.credentials import Credentials
 from ce.identity.keys import pem
 from ce.identity.names import COORDINATOR_SERVER_NAME
 from ce.transport.array_chunks import LARGEST_FRAME
@@ -43,7 +43,7 @@ _BOTH_ENDS = (
 
 
 @dataclass(frozen=True)
-class Credentials:
+class TlsCredentials:
     """What one end shows (key and certificate) and whom it believes (the authority); PEM."""
 
     key: bytes = field(repr=False)
@@ -51,11 +51,11 @@ class Credentials:
     authority: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, papers: Papers) -> Credentials:
+    def of(cls, papers: Credentials) -> TlsCredentials:
         return cls(pem(papers.key), papers.certificate_pem, papers.authority_pem)
 
 
-def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
+def open_channel(address: str, credentials: TlsCredentials) -> grpc.aio.Channel:
     """A channel to a coordinator. An HTTP proxy of the environment (https_proxy, no_proxy) is honoured by gRPC."""
     return grpc.aio.secure_channel(
         address,
@@ -72,7 +72,7 @@ def open_channel(address: str, credentials: Credentials) -> grpc.aio.Channel:
 
 
 def make_server(
-    credentials: Credentials,
+    credentials: TlsCredentials,
     address: str,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     *,

@@ -18,7 +18,7 @@ ELEMENT_TYPE_INT64: ElementType
 ELEMENT_TYPE_FLOAT64: ElementType
 ELEMENT_TYPE_BYTE: ElementType
 
-class ArrayPart(_message.Message):
+class ArrayChunk(_message.Message):
     __slots__ = ("name", "type", "shape", "fraction_bits", "offset", "data")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -34,10 +34,10 @@ class ArrayPart(_message.Message):
     data: bytes
     def __init__(self, name: _Optional[str] = ..., type: _Optional[_Union[ElementType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., fraction_bits: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class Parts(_message.Message):
-    __slots__ = ("parts", "last")
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+class ArrayChunks(_message.Message):
+    __slots__ = ("chunks", "last")
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
-    parts: _containers.RepeatedCompositeFieldContainer[ArrayPart]
+    chunks: _containers.RepeatedCompositeFieldContainer[ArrayChunk]
     last: bool
-    def __init__(self, parts: _Optional[_Iterable[_Union[ArrayPart, _Mapping]]] = ..., last: _Optional[bool] = ...) -> None: ...
+    def __init__(self, chunks: _Optional[_Iterable[_Union[ArrayChunk, _Mapping]]] = ..., last: _Optional[bool] = ...) -> None: ...

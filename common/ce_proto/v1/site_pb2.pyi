@@ -27,7 +27,7 @@ class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STEP_SUMS: _ClassVar[Step]
     STEP_OBJECTS: _ClassVar[Step]
     STEP_COLUMNS: _ClassVar[Step]
-    STEP_VIEW: _ClassVar[Step]
+    STEP_CLUSTERINGS_ONLY: _ClassVar[Step]
     STEP_FINISH: _ClassVar[Step]
     STEP_KEYS: _ClassVar[Step]
     STEP_DECIDE: _ClassVar[Step]
@@ -45,7 +45,7 @@ STEP_OPEN: Step
 STEP_SUMS: Step
 STEP_OBJECTS: Step
 STEP_COLUMNS: Step
-STEP_VIEW: Step
+STEP_CLUSTERINGS_ONLY: Step
 STEP_FINISH: Step
 STEP_KEYS: Step
 STEP_DECIDE: Step
@@ -54,10 +54,10 @@ STEP_VOTES: Step
 STEP_COUNTS: Step
 
 class SiteFrame(_message.Message):
-    __slots__ = ("hello", "key_share", "sealed_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye", "leaving")
+    __slots__ = ("hello", "key_share", "encrypted_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye", "leaving")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     KEY_SHARE_FIELD_NUMBER: _ClassVar[int]
-    SEALED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTED_KEYS_FIELD_NUMBER: _ClassVar[int]
     ENROLMENT_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
@@ -67,7 +67,7 @@ class SiteFrame(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     key_share: KeyShare
-    sealed_keys: SealedKeys
+    encrypted_keys: EncryptedKeys
     enrolment: Enrolment
     ready: Ready
     answer: Answer
@@ -75,14 +75,14 @@ class SiteFrame(_message.Message):
     refusal: Refusal
     goodbye: Goodbye
     leaving: Leaving
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., sealed_keys: _Optional[_Union[SealedKeys, _Mapping]] = ..., enrolment: _Optional[_Union[Enrolment, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., encrypted_keys: _Optional[_Union[EncryptedKeys, _Mapping]] = ..., enrolment: _Optional[_Union[Enrolment, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
 
 class CoordinatorFrame(_message.Message):
-    __slots__ = ("welcome", "offer", "peers", "sealed_key", "alignment", "task", "more", "ended", "goodbye")
+    __slots__ = ("welcome", "offer", "peers", "encrypted_key", "alignment", "task", "more", "ended", "goodbye")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
-    SEALED_KEY_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTED_KEY_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
@@ -91,13 +91,13 @@ class CoordinatorFrame(_message.Message):
     welcome: Welcome
     offer: Offer
     peers: Peers
-    sealed_key: SealedKey
+    encrypted_key: EncryptedKey
     alignment: Alignment
     task: Task
     more: More
     ended: Ended
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., sealed_key: _Optional[_Union[SealedKey, _Mapping]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., encrypted_key: _Optional[_Union[EncryptedKey, _Mapping]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("site", "protocol", "software", "instance", "held", "probe")
@@ -183,17 +183,17 @@ class Peer(_message.Message):
     signature: bytes
     def __init__(self, site: _Optional[str] = ..., public_key: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
-class SealedKeys(_message.Message):
+class EncryptedKeys(_message.Message):
     __slots__ = ("job", "epoch", "keys")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
-    keys: _containers.RepeatedCompositeFieldContainer[SealedKey]
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[SealedKey, _Mapping]]] = ...) -> None: ...
+    keys: _containers.RepeatedCompositeFieldContainer[EncryptedKey]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., keys: _Optional[_Iterable[_Union[EncryptedKey, _Mapping]]] = ...) -> None: ...
 
-class SealedKey(_message.Message):
+class EncryptedKey(_message.Message):
     __slots__ = ("job", "epoch", "site", "nonce", "ciphertext")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -208,14 +208,14 @@ class SealedKey(_message.Message):
     def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., site: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ciphertext: _Optional[bytes] = ...) -> None: ...
 
 class Enrolment(_message.Message):
-    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "parts", "revision", "min_cluster")
+    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "chunks", "revision", "min_cluster")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     PSEUDONYM_DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MIN_CLUSTER_FIELD_NUMBER: _ClassVar[int]
     job: str
@@ -224,10 +224,10 @@ class Enrolment(_message.Message):
     columns: _containers.RepeatedCompositeFieldContainer[ColumnClaim]
     pseudonym_digest: bytes
     signature: bytes
-    parts: _arrays_pb2.Parts
+    chunks: _arrays_pb2.ArrayChunks
     revision: int
     min_cluster: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., revision: _Optional[int] = ..., min_cluster: _Optional[int] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., min_cluster: _Optional[int] = ...) -> None: ...
 
 class ColumnClaim(_message.Message):
     __slots__ = ("name", "kind", "soft", "categories_are", "categories", "labels")
@@ -246,30 +246,30 @@ class ColumnClaim(_message.Message):
     def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[_Iterable[bytes]] = ..., labels: _Optional[int] = ...) -> None: ...
 
 class Alignment(_message.Message):
-    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "parts", "revision", "enrolments", "two_exchanges", "together")
+    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "chunks", "revision", "enrolments", "needs_two_exchanges", "shared_by_all")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     ENROLMENTS_FIELD_NUMBER: _ClassVar[int]
-    TWO_EXCHANGES_FIELD_NUMBER: _ClassVar[int]
-    TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_TWO_EXCHANGES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BY_ALL_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     sizes: Sizes
     blocks: _containers.RepeatedCompositeFieldContainer[BlockView]
     columns: _containers.RepeatedCompositeFieldContainer[ColumnView]
-    parts: _arrays_pb2.Parts
+    chunks: _arrays_pb2.ArrayChunks
     revision: int
-    enrolments: _containers.RepeatedCompositeFieldContainer[EnrolmentView]
-    two_exchanges: bool
-    together: bool
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., revision: _Optional[int] = ..., enrolments: _Optional[_Iterable[_Union[EnrolmentView, _Mapping]]] = ..., two_exchanges: _Optional[bool] = ..., together: _Optional[bool] = ...) -> None: ...
+    enrolments: _containers.RepeatedCompositeFieldContainer[EnrolmentSummary]
+    needs_two_exchanges: bool
+    shared_by_all: bool
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., enrolments: _Optional[_Iterable[_Union[EnrolmentSummary, _Mapping]]] = ..., needs_two_exchanges: _Optional[bool] = ..., shared_by_all: _Optional[bool] = ...) -> None: ...
 
-class EnrolmentView(_message.Message):
+class EnrolmentSummary(_message.Message):
     __slots__ = ("site", "objects", "columns", "pseudonym_digest", "signature", "revision", "private_objects")
     SITE_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
@@ -342,18 +342,18 @@ class ColumnView(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., holders: _Optional[_Iterable[str]] = ..., categories: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job", "epoch", "revision", "kept")
+    __slots__ = ("job", "epoch", "revision", "checkpoints")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
-    KEPT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     revision: int
-    kept: _containers.RepeatedCompositeFieldContainer[Kept]
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[Kept, _Mapping]]] = ...) -> None: ...
+    checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
 
-class Kept(_message.Message):
+class Checkpoint(_message.Message):
     __slots__ = ("origin", "round")
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -362,7 +362,7 @@ class Kept(_message.Message):
     def __init__(self, origin: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("job", "epoch", "round", "step", "stage", "iteration", "starts", "retry", "digest", "parts", "keep", "resume")
+    __slots__ = ("job", "epoch", "round", "step", "stage", "iteration", "starts", "retry", "digest", "chunks", "checkpoint", "resume")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -372,8 +372,8 @@ class Task(_message.Message):
     STARTS_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
-    KEEP_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
@@ -384,21 +384,21 @@ class Task(_message.Message):
     starts: _containers.RepeatedScalarFieldContainer[int]
     retry: _containers.RepeatedScalarFieldContainer[int]
     digest: bytes
-    parts: _arrays_pb2.Parts
-    keep: int
+    chunks: _arrays_pb2.ArrayChunks
+    checkpoint: int
     resume: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., keep: _Optional[int] = ..., resume: _Optional[int] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., checkpoint: _Optional[int] = ..., resume: _Optional[int] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("job", "epoch", "round", "step", "starts", "task_digest", "parts", "following", "state", "ledger_head")
+    __slots__ = ("job", "epoch", "round", "step", "starts", "task_digest", "chunks", "next_step", "state", "ledger_head")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     TASK_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
-    FOLLOWING_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_STEP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     LEDGER_HEAD_FIELD_NUMBER: _ClassVar[int]
     job: str
@@ -407,13 +407,13 @@ class Answer(_message.Message):
     step: Step
     starts: _containers.RepeatedScalarFieldContainer[int]
     task_digest: bytes
-    parts: _arrays_pb2.Parts
-    following: Following
+    chunks: _arrays_pb2.ArrayChunks
+    next_step: NextStep
     state: bytes
     ledger_head: bytes
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., starts: _Optional[_Iterable[int]] = ..., task_digest: _Optional[bytes] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ..., following: _Optional[_Union[Following, _Mapping]] = ..., state: _Optional[bytes] = ..., ledger_head: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., starts: _Optional[_Iterable[int]] = ..., task_digest: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., next_step: _Optional[_Union[NextStep, _Mapping]] = ..., state: _Optional[bytes] = ..., ledger_head: _Optional[bytes] = ...) -> None: ...
 
-class Following(_message.Message):
+class NextStep(_message.Message):
     __slots__ = ("step", "stage")
     STEP_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -422,14 +422,14 @@ class Following(_message.Message):
     def __init__(self, step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ...) -> None: ...
 
 class More(_message.Message):
-    __slots__ = ("job", "epoch", "parts")
+    __slots__ = ("job", "epoch", "chunks")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
-    parts: _arrays_pb2.Parts
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., parts: _Optional[_Union[_arrays_pb2.Parts, _Mapping]] = ...) -> None: ...
+    chunks: _arrays_pb2.ArrayChunks
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("job", "epoch", "exit_code", "rule", "sentence")

@@ -7,23 +7,23 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ce.cli.entry import run_async
-from ce.identity.credentials import Papers
+from ce.identity.credentials import Credentials
 from ce_coordinator.config import PASSPHRASE_VARIABLE, CoordinatorSettings
 
 # gRPC is imported where it is used: `serve`, which lives beside these commands, must first say how much it is to log.
 if TYPE_CHECKING:
-    from ce.transport.tls import Credentials
+    from ce.transport.tls import TlsCredentials
 
 Result = TypeVar("Result")
 
 
-def open_credentials(settings: CoordinatorSettings) -> Credentials:
+def open_credentials(settings: CoordinatorSettings) -> TlsCredentials:
     """The operator's key and certificate. Raises ConfigError with what to do."""
-    from ce.transport.tls import Credentials
+    from ce.transport.tls import TlsCredentials
 
     operator, authority = settings.operator, settings.authority / "ca.pem"
-    return Credentials.of(
-        Papers.open(
+    return TlsCredentials.of(
+        Credentials.open(
             operator.key,
             operator.certificate,
             authority,

@@ -78,7 +78,7 @@ def ended_as(status: pb.JobStatus) -> CeError:
     return error
 
 
-class View:
+class ProgressView:
     """Where updates go."""
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class View:
         """The coordinator does not answer, and is waited for this long yet."""
 
 
-async def _follow(settings: CoordinatorSettings, job: str, view: View) -> pb.JobStatus:
+async def _follow(settings: CoordinatorSettings, job: str, view: ProgressView) -> pb.JobStatus:
     """Every status of the job, over as many connections as it takes; returns the last."""
     loop = asyncio.get_running_loop()
     heard_at: float | None = None
@@ -119,7 +119,7 @@ async def _follow(settings: CoordinatorSettings, job: str, view: View) -> pb.Job
         await asyncio.sleep(_PAUSE_S)
 
 
-def _view(format_: str) -> View:
+def _view(format_: str) -> ProgressView:
     if format_ == "json":
         return JsonLines()
     console = Console(emoji=False, highlight=False)
@@ -129,14 +129,14 @@ def _view(format_: str) -> View:
     return Lines()
 
 
-class JsonLines(View):
+class JsonLines(ProgressView):
     """Every status as one line of JSON."""
 
     def show(self, status: pb.JobStatus) -> None:
         click.echo(json.dumps(plain(status)))
 
 
-class Lines(View):
+class Lines(ProgressView):
     """A line when the state changes, when somebody is missing, and now and then."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Lines(View):
             click.echo(_lost(address, left_s))
 
 
-class Screen(View):
+class Screen(ProgressView):
     """A picture that is drawn again in its place."""
 
     def __init__(self, console: Console) -> None:

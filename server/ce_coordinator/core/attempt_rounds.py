@@ -14,13 +14,13 @@ from ce.errors import InputError, LimitReached, MessageError
 from ce.privacy.derivation import joined
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.engine.home import Home, Outcome, Progress
-from ce.protocol.keys.handshake import Attempt, Summary, story
+from ce.protocol.keys.handshake import Attempt, Summary, enrolment_digest
 from ce.protocol.messages.task import Task, digests_of
-from ce.protocol.modes.blind_coordinator import Relay
+from ce.protocol.modes.blind_coordinator import BlindCoordinator
 from ce.protocol.topology.topology import Enrolment, Rows, Topology, align, block_pseudonyms
-from ce.service.checkpoints import Checkpoints, Label, NotKept
+from ce.service.checkpoints import CheckpointFailed, CheckpointId, Checkpoints
 from ce.steps.model import Model, fits_the_ring
-from ce.transport.array_chunks import CHUNK, LARGEST_HEADER, pieces_of, to_parts
+from ce.transport.array_chunks import CHUNK, LARGEST_HEADER, chunks_of, to_chunks
 from ce.transport.frames import Encoded, Frame, answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -35,7 +35,7 @@ class Aligned:
 
     topology: Topology
     rows: dict[str, dict[int, Rows]] = field(repr=False)
-    home: Home | Relay = field(repr=False)
+    home: Home | BlindCoordinator = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class NextRound:
     digests: Mapping[str, bytes]
     kept: bool = False  # the state was kept here, and the sites are asked to keep theirs
     not_kept: str = ""  # why it was not, though it was time
-    resumed: Label | None = None  # of the state that the sites and this end go on from
+    resumed: CheckpointId | None = None  # of the state that the sites and this end go on from
 
 
 def align_all(
@@ -79,7 +79,7 @@ def align_all(
             "message: fewer categories, or fewer different groups of sites that share objects, need less"
         )
     known = block_pseudonyms(topology, enrolments, rows)
-    home = (Relay if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
+    home = (BlindCoordinator if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
     return Aligned(topology, rows, home)
 
 
@@ -97,7 +97,7 @@ def _largest_header(topology: Topology) -> int:
     return max(header.values())
 
 
-def _shown(site: str, summary: Summary, signature: bytes, private: int) -> pb.EnrolmentView:
+def _shown(site: str, summary: Summary, signature: bytes, private: int) -> pb.EnrolmentSummary:
     columns = [
         pb.ColumnSummary(
             name=own.name,
@@ -110,7 +110,7 @@ def _shown(site: str, summary: Summary, signature: bytes, private: int) -> pb.En
         )
         for own in summary.columns
     ]
-    return pb.EnrolmentView(
+    return pb.EnrolmentSummary(
         site=site,
         objects=summary.objects,
         columns=columns,
@@ -125,7 +125,7 @@ class _Frames(list[Encoded]):
     """The frames of a task that several sites are sent; a list that can be referred to weakly."""
 
 
-class Rounds:
+class AttemptRounds:
     """Rounds of one attempt, at their home."""
 
     def __init__(
@@ -141,11 +141,11 @@ class Rounds:
         self.exchanges_kept = 0  # done in an earlier epoch
         self._checkpoints = checkpoints
         self._origin = attempt.epoch
-        self._kept: dict[str, set[Label]] = {}  # by site: the states that it could go on from
+        self._kept: dict[str, set[CheckpointId]] = {}  # by site: the states that it could go on from
         self._signed = dict(signed)
         self._private = {b.members[0]: b.size for b in aligned.topology.blocks if not b.shared}
         private = {site: self._private.get(site, 0) for site in attempt.roster}
-        told = story({site: signed[site][0] for site in attempt.roster}, private)
+        told = enrolment_digest({site: signed[site][0] for site in attempt.roster}, private)
         self._context = hashlib.sha256(joined(attempt.job_digest, told)).digest()
         self._amended: set[str] = set()
         self.topology = aligned.topology
@@ -186,17 +186,17 @@ class Rounds:
     @property
     def outcome(self) -> Outcome | None:
         """None in blind: only the sites know."""
-        return None if isinstance(self._home, Relay) else self._home.outcome
+        return None if isinstance(self._home, BlindCoordinator) else self._home.outcome
 
     @property
     def bound_path(self) -> tuple[float, ...]:
         """The best bound after each iteration so far; nothing in blind."""
-        return () if isinstance(self._home, Relay) else self._home.bound_path
+        return () if isinstance(self._home, BlindCoordinator) else self._home.bound_path
 
     @property
-    def astray(self) -> tuple[str, ...]:
+    def diverged(self) -> tuple[str, ...]:
         """Blind: sites that were told other totals than the first one."""
-        return self._home.astray if isinstance(self._home, Relay) else ()
+        return self._home.diverged if isinstance(self._home, BlindCoordinator) else ()
 
     def told(self, site: str) -> Iterator[Frame]:
         """What a site should have been told by now and may have missed, when it connects again."""
@@ -229,23 +229,23 @@ class Rounds:
             ],
             revision=self.revision,
             enrolments=[_shown(s, *self._signed[s], self._private.get(s, 0)) for s in a.roster],
-            two_exchanges=view.two_exchanges,
-            together=view.together,
+            needs_two_exchanges=view.needs_two_exchanges,
+            shared_by_all=view.shared_by_all,
         )
         arrays = {f"rows/{block}": rows.astype(np.int64) for block, rows in self._rows[site].items()}
-        for at, parts in enumerate(to_parts(arrays)):
+        for at, chunks in enumerate(to_chunks(arrays)):
             if at == 0:
-                header.parts.CopyFrom(parts)
+                header.chunks.CopyFrom(chunks)
                 yield pb.CoordinatorFrame(alignment=header)
             else:
-                yield pb.CoordinatorFrame(more=pb.More(job=a.job, epoch=a.epoch, parts=parts))
+                yield pb.CoordinatorFrame(more=pb.More(job=a.job, epoch=a.epoch, chunks=chunks))
 
     @property
     def amended(self) -> bool:
         """Whether a site has left something out, so that the sites must be aligned anew."""
         return bool(self._amended)
 
-    def ready(self, site: str, revision: int, kept: Iterable[Label]) -> bool:
+    def ready(self, site: str, revision: int, kept: Iterable[CheckpointId]) -> bool:
         """A site can begin, and has these states of the job. True: all have answered the alignment."""
         if self._round is not None or site in self._ready or revision < self.revision:
             return False  # repeated after a broken stream
@@ -291,18 +291,18 @@ class Rounds:
                 raise MessageError("task_digest: not that of the task")
             self._home.begin(site, header)
         self._answering[site] = counts
-        return self.more(site, message.parts)
+        return self.more(site, message.chunks)
 
-    def more(self, site: str, parts: arrays_pb2.Parts) -> bool:
+    def more(self, site: str, chunks: arrays_pb2.ArrayChunks) -> bool:
         """More of a site's answer; the same return value."""
         counts = self._answering.get(site)
         if counts is None:
             raise MessageError("more: no answer is under way")
-        for piece in pieces_of(parts):
+        for chunk in chunks_of(chunks):
             if counts:
-                self._home.add_piece(site, piece)
-                self.bytes += piece.words.nbytes
-        if not parts.last:
+                self._home.add_chunk(site, chunk)
+                self.bytes += chunk.words.nbytes
+        if not chunks.last:
             return False
         del self._answering[site]
         if not counts:
@@ -330,14 +330,14 @@ class Rounds:
 
         return work
 
-    def _take_up(self) -> Label | None:
+    def _take_up(self) -> CheckpointId | None:
         """Go on from the newest state that all have; None: there is none, and the job begins at the beginning."""
         common = set.intersection(*(self._kept.get(site, set()) for site in self.attempt.roster))
         job, context = self.attempt.job, self._context
         for label in sorted(common & set(self._checkpoints.labels(job, context)) if common else (), reverse=True):
             try:
                 state = self._checkpoints.load(job, context, label)
-            except NotKept:
+            except CheckpointFailed:
                 continue
             self._home.restore(state, label.origin)
             self._origin = label.origin
@@ -347,10 +347,10 @@ class Rounds:
 
     def _keep(self) -> tuple[bool, str]:
         """Whether the state was kept, and why not. Here before any site is asked to: what sites have, this end has."""
-        label = Label(self._origin, self._home.round)
+        label = CheckpointId(self._origin, self._home.round)
         try:
             self._checkpoints.save(self.attempt.job, self._context, label, self._home.snapshot())
-        except NotKept as error:
+        except CheckpointFailed as error:
             return False, str(error)
         return True, ""
 

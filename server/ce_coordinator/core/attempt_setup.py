@@ -49,7 +49,7 @@ class _Arriving:
     collector: Collector
 
 
-class Gathering:
+class AttemptSetup:
     """Who has shared a key, who has enrolled, and what to tell whom."""
 
     def __init__(self, attempt: Attempt, uses_votes: bool, limits: Limits) -> None:
@@ -62,7 +62,7 @@ class Gathering:
         self._limits = limits
         self._shares: dict[str, KeyShare] = {}
         self._certificates: dict[str, x509.Certificate] = {}
-        self._sealed: dict[str, pb.SealedKey] | None = None
+        self._sealed: dict[str, pb.EncryptedKey] | None = None
         self._arriving: dict[str, _Arriving] = {}
         self._objects: dict[str, int] = {}  # by site
         self._over = False  # iterations have begun
@@ -111,7 +111,7 @@ class Gathering:
         if len(self._shares) == len(self.attempt.roster) and site not in self.enrolments:
             frames.append(self._peers())
             if self._sealed is not None and site in self._sealed:
-                frames.append(pb.CoordinatorFrame(sealed_key=self._sealed[site]))
+                frames.append(pb.CoordinatorFrame(encrypted_key=self._sealed[site]))
         return frames
 
     def share_key(self, site: str, connection_fingerprint: str, message: pb.KeyShare) -> Outgoing:
@@ -133,7 +133,7 @@ class Gathering:
         peers = self._peers()
         return [(name, peers) for name in self.attempt.roster]
 
-    def relay_keys(self, site: str, message: pb.SealedKeys) -> Outgoing:
+    def relay_keys(self, site: str, message: pb.EncryptedKeys) -> Outgoing:
         first, *others = self.attempt.roster
         if site != first or len(self._shares) < len(self.attempt.roster):
             raise MessageError("sealed_keys: only from the first site by name, after it knows its peers")
@@ -145,10 +145,12 @@ class Gathering:
             return []  # repeated after a broken stream
         a = self.attempt
         self._sealed = {
-            key.site: pb.SealedKey(job=a.job, epoch=a.epoch, site=key.site, nonce=key.nonce, ciphertext=key.ciphertext)
+            key.site: pb.EncryptedKey(
+                job=a.job, epoch=a.epoch, site=key.site, nonce=key.nonce, ciphertext=key.ciphertext
+            )
             for key in message.keys
         }
-        return [(name, pb.CoordinatorFrame(sealed_key=sealed)) for name, sealed in self._sealed.items()]
+        return [(name, pb.CoordinatorFrame(encrypted_key=sealed)) for name, sealed in self._sealed.items()]
 
     def enrol(self, site: str, message: pb.Enrolment) -> bool:
         """A site's enrolment, or its beginning. True: it is complete, and not one that was here before."""
@@ -162,17 +164,17 @@ class Gathering:
         columns = self._columns(site, message.columns)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
         self._arriving[site] = _Arriving(message, columns, collector)
-        due = self.enrol_more(site, message.parts)
+        due = self.enrol_more(site, message.chunks)
         # The pseudonyms are in the collector; what is kept of the frame is what was signed.
-        message.ClearField("parts")
+        message.ClearField("chunks")
         return due
 
-    def enrol_more(self, site: str, parts: arrays_pb2.Parts) -> bool:
+    def enrol_more(self, site: str, chunks: arrays_pb2.ArrayChunks) -> bool:
         """More of a site's enrolment; the same return value."""
         arriving = self._arriving.get(site)
         if arriving is None:
             raise MessageError("more: no enrolment is under way")
-        if not arriving.collector.feed(parts):
+        if not arriving.collector.feed(chunks):
             return False
         del self._arriving[site]
         known = self.signed.get(site)

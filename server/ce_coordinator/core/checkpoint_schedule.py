@@ -10,7 +10,7 @@ from ce.service.settings import setting
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CheckpointSettings:
     """Checkpoints: the states of jobs under way, here and at every site, from which they go on after a restart."""
 
     directory: Path = setting(
@@ -35,10 +35,10 @@ class Keeping:
             raise ConfigError("checkpoints.least_free is a whole number of at least 0")
 
 
-class Pace:
+class CheckpointSchedule:
     """Whether it is time for the next checkpoint of one attempt; and whether one that was asked for is everywhere."""
 
-    def __init__(self, keeping: Keeping, now: float) -> None:
+    def __init__(self, keeping: CheckpointSettings, now: float) -> None:
         self._keeping = keeping
         self._at, self._exchanges = now, 0
         self._asked_for = False

@@ -21,11 +21,11 @@ from ce.models.registry import model_without_labels
 from ce.protocol.engine.home import Progress
 from ce.protocol.keys.handshake import Attempt
 from ce.service.checkpoints import KEPT as MOST_KEPT
-from ce.service.checkpoints import Checkpoints, Label
+from ce.service.checkpoints import CheckpointId, Checkpoints
 from ce.transport.frames import Frame, one_line
-from ce_coordinator.core.attempt_rounds import Aligned, NextRound, Rounds, align_all
-from ce_coordinator.core.attempt_setup import Gathering
-from ce_coordinator.core.checkpoint_schedule import Keeping, Pace
+from ce_coordinator.core.attempt_rounds import Aligned, AttemptRounds, NextRound, align_all
+from ce_coordinator.core.attempt_setup import AttemptSetup
+from ce_coordinator.core.checkpoint_schedule import CheckpointSchedule, CheckpointSettings
 from ce_coordinator.core.instructions import (
     AWAY,
     Changed,
@@ -76,7 +76,7 @@ class Setting:
 
     limits: Limits
     min_cluster: int
-    keeping: Keeping
+    keeping: CheckpointSettings
     checkpoints: Checkpoints
 
 
@@ -92,10 +92,10 @@ class JobRun:
         self._min_cluster = setting.min_cluster
         self._keeping = setting.keeping
         self._checkpoints = setting.checkpoints
-        self._pace = Pace(setting.keeping, record.changed_at)
+        self._schedule = CheckpointSchedule(setting.keeping, record.changed_at)
         self._sessions = sessions  # of all connected sites; the machine's
-        self._gathering: Gathering | None = None
-        self._rounds: Rounds | None = None
+        self._setup: AttemptSetup | None = None
+        self._rounds: AttemptRounds | None = None
         self._since = record.changed_at  # the beginning of what is now waited for
         self._strikes: dict[str, int] = {}
         self._ticks: deque[tuple[float, int]] = deque(maxlen=MOST_TICKS)
@@ -115,7 +115,7 @@ class JobRun:
     def awaited(self) -> set[str]:
         if self._rounds is not None:
             return set(self._rounds.awaited)
-        return self._gathering.awaited if self._gathering is not None else set()
+        return self._setup.awaited if self._setup is not None else set()
 
     @property
     def deadline(self) -> float:
@@ -136,11 +136,11 @@ class JobRun:
         return self.job.on_dropout == "wait" and (self.record.state == "running" or self.epoch > 1)
 
     @property
-    def rounds(self) -> Rounds | None:
+    def rounds(self) -> AttemptRounds | None:
         return self._rounds
 
     def objects(self, site: str) -> int:
-        return self._gathering.objects(site) if self._gathering is not None else 0
+        return self._setup.objects(site) if self._setup is not None else 0
 
     def exchanges_per_s(self, now: float) -> float:
         # Two are kept however long ago they were: exchanges that take longer than the window have a rate, too.
@@ -154,7 +154,7 @@ class JobRun:
     @property
     def keeping(self) -> bool:
         """Whether a checkpoint was asked for that not all have yet."""
-        return self._rounds is not None and self._pace.pending
+        return self._rounds is not None and self._schedule.pending
 
     # Events.
 
@@ -162,31 +162,31 @@ class JobRun:
         """Start an attempt: the first, or the next one."""
         epoch = self.epoch + 1
         attempt = Attempt(self.job.name, self.record.definition, epoch, self.roster)
-        self._gathering = Gathering(attempt, self._model.uses_votes, self._limits)
+        self._setup = AttemptSetup(attempt, self._model.uses_votes, self._limits)
         self._rounds = None
         self.trace = Trace()
         self._ticks.clear()
-        self._pace = Pace(self._keeping, now)
+        self._schedule = CheckpointSchedule(self._keeping, now)
         self._since = now
         saved = self._save("enrolling", now, epoch=epoch)
-        return [*saved, *(self._send(site, [self._gathering.offer()]) for site in self._present())]
+        return [*saved, *(self._send(site, [self._setup.offer()]) for site in self._present())]
 
     def keep_soon(self) -> None:
         """Somebody is about to stop: states are kept as soon as an iteration begins."""
-        self._pace.ask()
+        self._schedule.ask()
 
     def connected(self, site: str, holds_epoch: int | None, now: float) -> list[Instruction]:
         """A site of the roster has a stream again; `holds_epoch` is what it remembers of this job."""
-        if self._gathering is None:
+        if self._setup is None:
             return []
-        if holds_epoch != self.epoch and self._gathering.has_begun(site):
+        if holds_epoch != self.epoch and self._setup.has_begun(site):
             if self.epoch >= self._limits.attempts_per_job:
                 again = f"{site} has lost its state of this job in attempt {self.epoch:,} (limits.attempts_per_job)"
                 return self.fail(LimitReached(f"{again}: see why it does, then submit the job by another name"), now)
             note = Note("warning", "job begins again: a site has lost its state", {"job": self.job.name, "site": site})
             return [note, *self.begin(now)]
         told: Iterable[Frame]
-        told = self._gathering.told(site) if self._rounds is None else self._rounds.told(site)
+        told = self._setup.told(site) if self._rounds is None else self._rounds.told(site)
         return [self._send(site, told), Changed(self.job.name)]
 
     def disconnected(self) -> list[Instruction]:
@@ -214,17 +214,19 @@ class JobRun:
         if isinstance(result, BaseException):
             return self.fail(JobFailed("an unexpected error at the coordinator; its log says more"), now)
         if isinstance(result, Aligned):
-            assert self._gathering is not None
-            gathering = self._gathering
-            self._rounds = Rounds(gathering.attempt, result, gathering.signed, gathering.revision, self._checkpoints)
+            assert self._setup is not None
+            gathering = self._setup
+            self._rounds = AttemptRounds(
+                gathering.attempt, result, gathering.signed, gathering.revision, self._checkpoints
+            )
             saved = self._save("aligning", now) if self.record.state != "aligning" else []
             return [*saved, *(self._send(site, self._rounds.alignment(site)) for site in self._present())]
         rounds = self._rounds
         assert rounds is not None
         assert isinstance(result, NextRound)
         if not rounds.begin(result):
-            assert self._gathering is not None
-            least = max(self._min_cluster, self._gathering.min_cluster)
+            assert self._setup is not None
+            least = max(self._min_cluster, self._setup.min_cluster)
             report = operator_report(
                 self.job,
                 rounds.topology,
@@ -235,16 +237,16 @@ class JobRun:
                 self.record.left_behind,
             )
             return self._end("done", now, result=report)
-        if rounds.iterates and self._gathering is not None:
-            self._gathering.forget_objects()
+        if rounds.iterates and self._setup is not None:
+            self._setup.forget_objects()
         self._since = now
-        self._pace.next_round(now, rounds.exchanges, result.kept)
+        self._schedule.next_round(now, rounds.exchanges, result.kept)
         self._ticks.append((now, rounds.exchanges))
-        named = ({"job": self.job.name, "site": site} for site in rounds.astray)
-        astray = [Note("warning", "a site was told other totals than the first", fields) for fields in named]
+        named = ({"job": self.job.name, "site": site} for site in rounds.diverged)
+        diverged = [Note("warning", "a site was told other totals than the first", fields) for fields in named]
         saved = self._save("running", now) if self.record.state != "running" else []
         sends = [self._send(site, rounds.task(site)) for site in self._present() if site in result.tasks]
-        return [*astray, *self._about_state(result), *saved, *sends, Changed(self.job.name)]
+        return [*diverged, *self._about_state(result), *saved, *sends, Changed(self.job.name)]
 
     def tick(self, now: float) -> list[Instruction]:
         """Time has passed."""
@@ -296,20 +298,20 @@ class JobRun:
     # How.
 
     def _handle(self, site: str, fingerprint: str, kind: str, message: Any, now: float) -> list[Instruction]:
-        gathering, rounds, job = self._gathering, self._rounds, self.job.name
+        gathering, rounds, job = self._setup, self._rounds, self.job.name
         if gathering is None:
             raise MessageError(f"{kind}: this job has not begun")
         if rounds is None:
             if kind == "key_share":
                 told = gathering.share_key(site, fingerprint, message)
-            elif kind == "sealed_keys":
+            elif kind == "encrypted_keys":
                 told = gathering.relay_keys(site, message)
             elif kind in ("enrolment", "more"):
                 told = []
                 if kind == "enrolment":
                     due = gathering.enrol(site, message)
                 else:
-                    due = gathering.enrol_more(site, message.parts)
+                    due = gathering.enrol_more(site, message.chunks)
                 if due and gathering.complete:
                     return [self._alignment_work(gathering), Changed(job)]
             else:
@@ -322,27 +324,31 @@ class JobRun:
         if kind == "answer":
             due = rounds.answer(site, message)
         elif kind == "more":
-            due = rounds.more(site, message.parts)
-        elif kind not in ("key_share", "sealed_keys"):  # these may be repeated after a broken stream
+            due = rounds.more(site, message.chunks)
+        elif kind not in ("key_share", "encrypted_keys"):  # these may be repeated after a broken stream
             raise MessageError(f"{kind}: the sites are aligned already")
         return self._all_answered(gathering, rounds, now) if due else []
 
     def _answered_alignment(
-        self, gathering: Gathering, rounds: Rounds, site: str, kind: str, message: Any, now: float
+        self, gathering: AttemptSetup, rounds: AttemptRounds, site: str, kind: str, message: Any, now: float
     ) -> list[Instruction]:
         """A site can begin, or leaves something out: then all are aligned anew, once all have answered."""
         if kind == "ready":
-            if len(message.kept) > MOST_KEPT:
+            if len(message.checkpoints) > MOST_KEPT:
                 raise MessageError("kept: more states than a site keeps")
-            due = rounds.ready(site, message.revision, (Label(own.origin, own.round) for own in message.kept))
+            due = rounds.ready(
+                site, message.revision, (CheckpointId(own.origin, own.round) for own in message.checkpoints)
+            )
         else:
-            whole = gathering.enrol(site, message) if kind == "enrolment" else gathering.enrol_more(site, message.parts)
+            whole = (
+                gathering.enrol(site, message) if kind == "enrolment" else gathering.enrol_more(site, message.chunks)
+            )
             due = whole and rounds.amend(site)
         return self._all_answered(gathering, rounds, now) if due else [Changed(self.job.name)]
 
-    def _all_answered(self, gathering: Gathering, rounds: Rounds, now: float) -> list[Instruction]:
+    def _all_answered(self, gathering: AttemptSetup, rounds: AttemptRounds, now: float) -> list[Instruction]:
         if not rounds.amended:
-            keep = self._pace.due(now, rounds.exchanges)
+            keep = self._schedule.due(now, rounds.exchanges)
             # Whatever goes to the disk goes there from a thread.
             size = max(rounds.size, AWAY) if keep else rounds.size
             return [Compute(self.job.name, self.epoch, size, rounds.advance(keep))]
@@ -351,7 +357,7 @@ class JobRun:
             raise JobFailed("the sites leave out more and more: their minimums and their objects do not go together")
         return [self._alignment_work(gathering), Changed(self.job.name)]
 
-    def _alignment_work(self, gathering: Gathering) -> Compute:
+    def _alignment_work(self, gathering: AttemptSetup) -> Compute:
         model, trace, most, privacy = self._model, self.trace, self._limits.round_bytes, self.job.privacy
         size = sum(len(enrolment.objects) for enrolment in gathering.enrolments.values())
         return Compute(

@@ -33,7 +33,7 @@ from ce.job import Job
 from ce.models.registry import model_without_labels
 from ce.service.checkpoints import Checkpoints, MemoryCheckpoints
 from ce.transport.frames import MOST_HELD, PROTOCOL
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.instructions import (
     Close,
     Instruction,
@@ -81,7 +81,7 @@ class Machine:
         min_cluster: int,
         jobs: Iterable[JobRecord] = (),
         sites: Iterable[SiteRecord] = (),
-        keeping: Keeping | None = None,
+        keeping: CheckpointSettings | None = None,
         checkpoints: Checkpoints | None = None,
         archive: Archive | None = None,
     ) -> None:
@@ -95,7 +95,9 @@ class Machine:
         self.runs: dict[str, JobRun] = {}
         self._software = software
         self.limits = limits
-        self._setting = Setting(limits, min_cluster, keeping or Keeping(), checkpoints or MemoryCheckpoints())
+        self._setting = Setting(
+            limits, min_cluster, keeping or CheckpointSettings(), checkpoints or MemoryCheckpoints()
+        )
         self.draining = False
         self._store_works = True
         self._by_session: dict[Session, Connection] = {}

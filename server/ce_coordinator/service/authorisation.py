@@ -24,7 +24,7 @@ class Caller:
     fingerprint: str
 
 
-class Access:
+class Authorisation:
     """Decides who may call what. The deny list is looked at every time, so that it needs no restart."""
 
     def __init__(self, denied: DenyList) -> None:

@@ -35,7 +35,7 @@ HELLO_S = 10.0
 REPEAT_S = 60.0
 
 
-class Doors(grpc.aio.ServerInterceptor):  # type: ignore[misc]
+class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Counts the calls that are open; refuses those that are too many."""
 
     def __init__(self, limits: Limits) -> None:

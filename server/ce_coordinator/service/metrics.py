@@ -14,8 +14,8 @@ from typing import NamedTuple, get_args
 
 from ce.job import MODELS, PRIVACY
 from ce.rules import RULES
-from ce.service.metrics import OTHER, Instruments, known_rule
-from ce_coordinator.core.attempt_rounds import NextRound, Rounds
+from ce.service.metrics import OTHER, MetricsRegistry, known_rule
+from ce_coordinator.core.attempt_rounds import AttemptRounds, NextRound
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.core.records import JobRecord, JobState
 
@@ -36,11 +36,11 @@ class _Job(NamedTuple):
     since: float
 
 
-class Meter:
+class CoordinatorMetrics:
     """The coordinator's instruments."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        made = self.instruments = Instruments(PREFIX)
+        made = self.registry = MetricsRegistry(PREFIX)
         kind = ("model", "privacy")
         self.jobs = made.gauge("jobs", "Jobs that the coordinator knows, by their state.", "state")
         self.jobs_waiting = made.gauge("jobs_waiting", "Jobs that wait in line until others have ended.")
@@ -93,7 +93,7 @@ class Meter:
         self.received, self.sent = (self.bytes.labels(direction).inc for direction in ("in", "out"))
         self._clock = clock
         self._under_way: dict[str, _Job] = {}
-        self._counted: dict[str, tuple[Rounds, int]] = {}  # exchanges of the rounds that a job is in
+        self._counted: dict[str, tuple[AttemptRounds, int]] = {}  # exchanges of the rounds that a job is in
         self._seen: set[str] = set()
 
     def show(self, machine: Machine, waiting: Callable[[], tuple[int, int]]) -> None:
@@ -113,7 +113,7 @@ class Meter:
             for name, job in self._under_way.items():
                 self._enter(name, job.phase)
 
-        self.instruments.before_each_scrape(look)
+        self.registry.before_each_scrape(look)
 
     def connected(self, site: str) -> None:
         self.connections.inc()

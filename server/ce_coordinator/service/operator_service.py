@@ -11,9 +11,9 @@ from typing import Any
 from ce.errors import CeError
 from ce.service.logs import fields
 from ce.transport.grpc_errors import to_status
-from ce_coordinator.service.authorisation import Access, Caller
+from ce_coordinator.service.authorisation import Authorisation, Caller
 from ce_coordinator.service.job_status import job_status, site_statuses
-from ce_coordinator.service.runner import Conductor
+from ce_coordinator.service.runner import Runner
 from ce_proto.v1 import operator_pb2 as pb
 from ce_proto.v1 import operator_pb2_grpc
 
@@ -28,15 +28,15 @@ LONGEST_S = 1.0
 class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     """See proto/ce_proto/v1/operator.proto."""
 
-    def __init__(self, conductor: Conductor, access: Access, issued: Callable[[], dict[str, str]]) -> None:
-        self._conductor = conductor
+    def __init__(self, runner: Runner, access: Authorisation, issued: Callable[[], dict[str, str]]) -> None:
+        self._runner = runner
         self._access = access
         self._issued = issued  # sites that have a certificate, with its fingerprint
 
     async def SubmitJob(self, request: pb.SubmitJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context) as caller:
-            self._conductor.machine.know(self._issued())
-            return self._status(self._conductor.submit(request.definition, request.token, caller.name))
+            self._runner.machine.know(self._issued())
+            return self._status(self._runner.submit(request.definition, request.token, caller.name))
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context):
@@ -44,7 +44,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
         async with self._answering(context):
-            newest = sorted(self._conductor.machine.records.values(), key=lambda record: -record.submitted_at)
+            newest = sorted(self._runner.machine.records.values(), key=lambda record: -record.submitted_at)
             jobs = [self._status(record.name) for record in newest]
             for job in jobs:
                 job.ClearField("bound_path")
@@ -58,34 +58,34 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
                 await context.write(status)
                 if status.state in ("done", "failed", "cancelled"):
                     return
-                await self._conductor.changed(request.job, LONGEST_S)
+                await self._runner.changed(request.job, LONGEST_S)
                 await asyncio.sleep(SHORTEST_S)
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context) as caller:
-            steps = self._conductor.machine.cancel(request.job, caller.name, self._conductor.now())
-            self._conductor.carry_out(steps)
+            steps = self._runner.machine.cancel(request.job, caller.name, self._runner.now())
+            self._runner.carry_out(steps)
             return self._status(request.job)
 
     async def GetResult(self, request: pb.GetResultRequest, context: Any) -> pb.JobResult:
         async with self._answering(context):
-            return pb.JobResult(job=request.job, report=self._conductor.machine.result(request.job))
+            return pb.JobResult(job=request.job, report=self._runner.machine.result(request.job))
 
     async def ListSites(self, request: pb.ListSitesRequest, context: Any) -> pb.ListSitesResponse:
         async with self._answering(context):
-            machine = self._conductor.machine
+            machine = self._runner.machine
             machine.know(self._issued())
             return pb.ListSitesResponse(sites=site_statuses(machine))
 
     async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:
         async with self._answering(context) as caller:
             log.info("drained by an operator", extra=fields(operator=caller.name))
-            self._conductor.stopping.set()
-            await self._conductor.drained.wait()
-            return pb.DrainResponse(jobs=sum(not r.ended for r in self._conductor.machine.records.values()))
+            self._runner.stopping.set()
+            await self._runner.drained.wait()
+            return pb.DrainResponse(jobs=sum(not r.ended for r in self._runner.machine.records.values()))
 
     def _status(self, job: str) -> pb.JobStatus:
-        return job_status(self._conductor.machine, job, self._conductor.now())
+        return job_status(self._runner.machine, job, self._runner.now())
 
     @asynccontextmanager
     async def _answering(self, context: Any) -> AsyncIterator[Caller]:

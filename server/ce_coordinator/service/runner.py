@@ -34,7 +34,7 @@ from ce_coordinator.core.instructions import (
 )
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.core.records import JobRecord
-from ce_coordinator.service.metrics import Meter
+from ce_coordinator.service.metrics import CoordinatorMetrics
 from ce_coordinator.store.interface import Store
 
 log = logging.getLogger("ce_coordinator")
@@ -77,12 +77,12 @@ class _Unsaved:
     then: list[Instruction]
 
 
-class Conductor:
+class Runner:
     """The machine, with its store, its clock and its streams."""
 
     def __init__(self, machine: Machine, store: Store, checkpoints: Checkpoints, threads: int = 2) -> None:
         self.machine = machine
-        self.meter = Meter()
+        self.meter = CoordinatorMetrics()
         self.meter.show(machine, self._waiting)
         self.stopping = asyncio.Event()  # somebody wants the coordinator to stop
         self.drained = asyncio.Event()  # it takes no more jobs, and has kept what it could

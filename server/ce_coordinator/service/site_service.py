@@ -14,9 +14,9 @@ from ce.errors import CeError, LimitReached, MessageError, Unreachable
 from ce.service.logs import fields
 from ce.transport.frames import Frame
 from ce.transport.grpc_errors import to_status
-from ce_coordinator.service.authorisation import Access, Caller
+from ce_coordinator.service.authorisation import Authorisation, Caller
 from ce_coordinator.service.call_limits import read_frame, read_in_time
-from ce_coordinator.service.runner import Conductor, Outgoing
+from ce_coordinator.service.runner import Outgoing, Runner
 from ce_proto.v1 import site_pb2 as pb
 from ce_proto.v1 import site_pb2_grpc
 
@@ -29,8 +29,8 @@ LAST_FRAME_S = 5.0
 class SiteService(site_pb2_grpc.SiteServiceServicer):
     """See proto/ce_proto/v1/site.proto."""
 
-    def __init__(self, conductor: Conductor, access: Access) -> None:
-        self._conductor = conductor
+    def __init__(self, runner: Runner, access: Authorisation) -> None:
+        self._runner = runner
         self._access = access
         self._numbers = itertools.count(1)
 
@@ -40,22 +40,22 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             hello = await self._hello(context)
             caller = self._access.admit(context, "site")
             if hello.probe:
-                await context.write(self._conductor.machine.probed(caller.name, hello, self._conductor.now()))
+                await context.write(self._runner.machine.probed(caller.name, hello, self._runner.now()))
                 return
             session = next(self._numbers)
-            stream = self._conductor.opened(session)
+            stream = self._runner.opened(session)
             reason = "the stream broke"
             try:
-                machine, now = self._conductor.machine, self._conductor.now()
+                machine, now = self._runner.machine, self._runner.now()
                 steps = machine.connected(session, caller.name, caller.fingerprint, hello, now)
-                self._conductor.meter.connected(caller.name)
-                self._conductor.carry_out(steps)
+                self._runner.meter.connected(caller.name)
+                self._runner.carry_out(steps)
                 reason = await self._carry(session, stream, caller, context)
             except CeError as error:
                 reason = str(error)
                 raise
             finally:
-                self._conductor.ended(session, reason)
+                self._runner.ended(session, reason)
         except CeError as error:
             await self._refuse(error, context)
 
@@ -89,10 +89,10 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _read(self, session: int, caller: Caller, context: Any) -> str:
-        conductor = self._conductor
+        runner = self._runner
         while (frame := await read_frame(context)) is not grpc.aio.EOF:
             self._access.check_again(caller)
-            conductor.carry_out(conductor.machine.received(session, frame, conductor.now()))
+            runner.carry_out(runner.machine.received(session, frame, runner.now()))
             if frame.WhichOneof("frame") == "goodbye":
                 return "the site said goodbye"
         return "the site closed the stream"
@@ -113,6 +113,6 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
     async def _refuse(self, error: CeError, context: Any) -> None:
         code, details, trailer = to_status(error)
         if isinstance(error, LimitReached) or not isinstance(error, Unreachable):
-            self._conductor.meter.streams_refused.inc()
+            self._runner.meter.streams_refused.inc()
             log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
         await context.abort(code, details, trailer)

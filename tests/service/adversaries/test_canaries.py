@@ -36,14 +36,14 @@ from ce.identity.keys import read_key
 from ce.identity.peers import CHANGED, UNPINNED
 from ce.models import BCE
 from ce.privacy.masks import Keystream, Masks
-from ce.privacy.pair_keys import EphemeralKey, Sealed, unseal
+from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, job_key
 from ce.protocol.keys.handshake import Attempt, KeyShare, check_key_share
-from ce.protocol.messages.task import Answer, Task, pieces
+from ce.protocol.messages.task import Answer, Task, chunks
 from ce.protocol.modes.contributor import member
-from ce.protocol.modes.decision_codec import decode_settled
-from ce.protocol.modes.mask_binding import Cover, told
+from ce.protocol.modes.decision_codec import decode_decision
+from ce.protocol.modes.mask_binding import MaskBinding, told
 from ce.protocol.topology.enrolment import enrolment, with_tokens
 from ce.protocol.topology.topology import align
 from ce_client.state.consents import Consents
@@ -195,9 +195,9 @@ def planted_in_memory(pid: int, secrets: list[bytes]) -> list[str] | None:
     """None: this system does not let a process look at another's memory."""
     found, known = [], False
     try:
-        for piece in memory_of(pid):
-            known |= COLUMN.encode() in piece
-            found += planted(piece, secrets)
+        for chunk in memory_of(pid):
+            known |= COLUMN.encode() in chunk
+            found += planted(chunk, secrets)
     except PermissionError:
         return None
     assert known, "the search finds nothing"
@@ -301,8 +301,8 @@ def _search_site(deployment: Deployment, site: str, names: list[str], secrets: l
     kept = {name.split("/")[-1] for name in files} | {name.split("/")[1] for name in files if "/" in name}
     assert {"ledger.jsonl", "rosters.json", "previews"} <= kept
     assert site != "north" or "consents" in kept
-    journal = b"".join(content for name, content in files.items() if re.fullmatch(r"state/[0-9a-f]{32}\.json", name))
-    assert all(name.encode() in journal for name in names)
+    job_index = b"".join(content for name, content in files.items() if re.fullmatch(r"state/[0-9a-f]{32}\.json", name))
+    assert all(name.encode() in job_index for name in names)
     assert planted_in(files, secrets) == {}
     # Results are the site's own, under its own ids; labels and secrets are not in them.
     results = files_below(home / "results")
@@ -357,9 +357,9 @@ class Listening(Table):
 
     def deliver_down(self, site: str) -> None:
         super().deliver_down(site)
-        for participant in self.seats[site].participants.values():
-            if participant.refusal is not None:
-                self.refusals[id(participant.refusal)] = participant.refusal
+        for site_attempt in self.seats[site].site_attempts.values():
+            if site_attempt.refusal is not None:
+                self.refusals[id(site_attempt.refusal)] = site_attempt.refusal
 
 
 def seated(directory: Path) -> Listening:
@@ -526,47 +526,47 @@ def after_keys(name: str = "north") -> Any:
     return found
 
 
-def a_cover() -> Cover:
-    cover: Cover = at_a_site("masked")[0]._cover
+def a_cover() -> MaskBinding:
+    cover: MaskBinding = at_a_site("masked")[0]._cover
     return cover
 
 
-def hide(cover: Cover, name: str, bits: dict[str, int] | None = None, times: int = 1) -> None:
+def mask(cover: MaskBinding, name: str, bits: dict[str, int] | None = None, times: int = 1) -> None:
     for _ in range(times):
         answer = Answer(2, "sums", arrays={name: WORDS}, fraction_bits={name: 3} if bits is None else bits)
-        cover.hide(answer, told(Task(2, "sums", arrays={"global/alpha": WORDS})))
+        cover.mask(answer, told(Task(2, "sums", arrays={"global/alpha": WORDS})))
 
 
 def read(name: str, words: Any) -> None:
     cover = a_cover()
     cover.set_keys = {("nobody",): KEY}
-    cover.uncover({name: words}, {name: 0}, 1, told(Task(1, "open")))
+    cover.unmask({name: words}, {name: 0}, 1, told(Task(1, "open")))
 
 
 MALFORMED: dict[str, Callable[[], object]] = {
-    "no bits": lambda: hide(a_cover(), "global/bound", {}),
-    "negative bits": lambda: hide(a_cover(), "global/bound", {"global/bound": -3}),
-    "no such block": lambda: hide(a_cover(), "block/99/sums"),
-    "no such group": lambda: hide(a_cover(), "columns/99/sums"),
-    "no such array": lambda: hide(a_cover(), "xw"),
-    "claims on nothing": lambda: hide(a_cover(), "block/0/claims/99"),
-    "hidden twice": lambda: hide(a_cover(), "global/bound", times=2),
+    "no bits": lambda: mask(a_cover(), "global/bound", {}),
+    "negative bits": lambda: mask(a_cover(), "global/bound", {"global/bound": -3}),
+    "no such block": lambda: mask(a_cover(), "block/99/sums"),
+    "no such group": lambda: mask(a_cover(), "columns/99/sums"),
+    "no such array": lambda: mask(a_cover(), "xw"),
+    "claims on nothing": lambda: mask(a_cover(), "block/0/claims/99"),
+    "hidden twice": lambda: mask(a_cover(), "global/bound", times=2),
     "no set key": lambda: read("global/bound", WORDS),
     "words that are none": lambda: read("global/bound", IDS),
-    "unknown peer": lambda: Masks("north", {"east": KEY}).hide(1, "a", WORDS, ["east", "west"], KEY),
-    "no context": lambda: Masks("north", {"east": KEY}).hide(1, "a", WORDS, ["east"], None),  # type: ignore[arg-type]
+    "unknown peer": lambda: Masks("north", {"east": KEY}).mask(1, "a", WORDS, ["east", "west"], KEY),
+    "no context": lambda: Masks("north", {"east": KEY}).mask(1, "a", WORDS, ["east"], None),  # type: ignore[arg-type]
     "a short key": lambda: Keystream(KEY[:5]),
     "a short public key": lambda: EphemeralKey().pair_key(KEY[:31]),
     "a weak public key": lambda: EphemeralKey().pair_key(bytes(32), KEY),
-    "sealed by nobody": lambda: unseal(KEY, Sealed(KEY[:12], SEALED.tobytes()), KEY),
-    "a short nonce": lambda: unseal(KEY, Sealed(KEY[:5], SEALED.tobytes()), KEY),
+    "sealed by nobody": lambda: decrypt(KEY, EncryptedBox(KEY[:12], SEALED.tobytes()), KEY),
+    "a short nonce": lambda: decrypt(KEY, EncryptedBox(KEY[:5], SEALED.tobytes()), KEY),
     "no certificate": lambda: check_key_share(Attempt("job", KEY, 1, SITES), "east", KeyShare(KEY, KEY, KEY)),
-    "a short decision": lambda: decode_settled(SEALED.tobytes(), (0,), 2, {"alpha": np.ones((2, 3))}),
+    "a short decision": lambda: decode_decision(SEALED.tobytes(), (0,), 2, {"alpha": np.ones((2, 3))}),
     "keys twice": lambda: after_keys(FIRST).answer(Task(2, "keys")),
     "open without keys": lambda: after_keys().answer(Task(2, "open")),
-    "open with words": lambda: after_keys().answer(Task(2, "open", arrays={"sealed/east": WORDS})),
-    "open with noise": lambda: after_keys().answer(Task(2, "open", arrays={"sealed/east": SEALED})),
-    "open with little": lambda: after_keys().answer(Task(2, "open", arrays={"sealed/east": SEALED[:3]})),
+    "open with words": lambda: after_keys().answer(Task(2, "open", arrays={"box/east": WORDS})),
+    "open with noise": lambda: after_keys().answer(Task(2, "open", arrays={"box/east": SEALED})),
+    "open with little": lambda: after_keys().answer(Task(2, "open", arrays={"box/east": SEALED[:3]})),
     "decide too early": lambda: after_keys().answer(Task(2, "decide", arrays={"global/bound": WORDS})),
     "sums too early": lambda: after_keys().answer(Task(2, "sums", arrays={"global/bound": WORDS})),
     "finish too early": lambda: after_keys().answer(Task(2, "finish", arrays={"block/0/memberships": WORDS})),
@@ -605,13 +605,13 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         SecretStarts.of(SECRETS["north"], key, "job"),
         SeededStarts.of(0, [own]),
         Attempt("job", "".join(LABELS).encode(), 1, SITES),
-        Sealed(KEY[:12], KEY),
+        EncryptedBox(KEY[:12], KEY),
         KeyShare(b"public", KEY, KEY),
         Keystream(KEY),
         EphemeralKey(),
         Task(1, "sums", arrays={"a": WORDS}),
         answer,
-        *pieces(answer),
+        *chunks(answer),
         align({"north": enrolment(own, False)})[0],
         view,
     ]

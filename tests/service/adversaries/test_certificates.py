@@ -33,10 +33,10 @@ from ce.identity.names import COORDINATOR_SERVER_NAME
 from ce.identity.peers import CHANGED, UNPINNED, Peers
 from ce.transport.call_errors import explain
 from ce.transport.frames import PROTOCOL
-from ce.transport.tls import Credentials, open_channel
+from ce.transport.tls import TlsCredentials, open_channel
 from ce_client.config import ClientSettings
 from ce_client.daemon.connection import ended, say_hello
-from ce_client.daemon.site_files import Resources
+from ce_client.daemon.site_files import SiteFiles
 from ce_proto.v1 import operator_pb2, operator_pb2_grpc, site_pb2, site_pb2_grpc
 
 Result = TypeVar("Result")
@@ -86,11 +86,11 @@ def _hub(deployment: Deployment) -> Process:
 # Callers.
 
 
-def credentials_of(deployment: Deployment, name: str) -> Credentials:
+def credentials_of(deployment: Deployment, name: str) -> TlsCredentials:
     """Those of a site's daemon, or of the operator."""
     directory = deployment.hub if name == "operator" else deployment.directory / name
     file = "operator" if name == "operator" else "site"
-    return Credentials(
+    return TlsCredentials(
         (directory / f"{file}.key").read_bytes(),
         (directory / f"{file}.pem").read_bytes(),
         deployment.authority.certificate.public_bytes(Encoding.PEM),
@@ -120,7 +120,7 @@ def hello_frame(site: str, *, probe: bool = False) -> site_pb2.Hello:
     return site_pb2.Hello(site=site, protocol=PROTOCOL, instance=os.urandom(16), probe=probe)
 
 
-def say(address: str, credentials: Credentials, site: str = "ghost", *, probe: bool = True) -> site_pb2.Welcome:
+def say(address: str, credentials: TlsCredentials, site: str = "ghost", *, probe: bool = True) -> site_pb2.Welcome:
     """Connect as a site's daemon does, and hang up."""
 
     async def run() -> site_pb2.Welcome:
@@ -149,7 +149,7 @@ def connected(deployment: Deployment) -> set[str]:
 
 
 @contextlib.contextmanager
-def denied(deployment: Deployment, credentials: Credentials) -> Iterator[None]:
+def denied(deployment: Deployment, credentials: TlsCredentials) -> Iterator[None]:
     """On the deny list of the running coordinator, and off it again."""
     path = deployment.settings.denied
     path.write_text(f"# lost\n{fingerprint(parse_certificate(credentials.certificate))}\n")
@@ -192,7 +192,7 @@ def test_a_certificate_that_is_not_valid_opens_no_connection(
     deployment: Deployment,
     hub: Process,
     foreign: Authority,
-    bring: Callable[[Authority, Authority], Credentials],
+    bring: Callable[[Authority, Authority], TlsCredentials],
     reason: str,
 ) -> None:
     credentials = bring(deployment.authority, foreign)
@@ -291,7 +291,7 @@ def test_a_key_of_another_kind_is_nobodys(deployment: Deployment, hub: Process) 
     refused_as_unknown(deployment, hub, other)
 
 
-def refused_as_unknown(deployment: Deployment, hub: Process, credentials: Credentials) -> None:
+def refused_as_unknown(deployment: Deployment, hub: Process, credentials: TlsCredentials) -> None:
     with pytest.raises(NotKnown, match="the certificate of this connection"):
         say(deployment.address, credentials)
     hub.wait_for("site refused", code="UNAUTHENTICATED", reason="the certificate of this connection")
@@ -530,7 +530,7 @@ def test_a_caller_is_told_why_it_does_not_believe_a_server(
     deployment: Deployment,
     foreign: Authority,
     tmp_path: Path,
-    show: Callable[[Authority, Authority], Credentials] | None,
+    show: Callable[[Authority, Authority], TlsCredentials] | None,
     error: type[CeError],
     sentence: str,
 ) -> None:
@@ -580,7 +580,7 @@ def test_a_site_does_not_begin_with_a_certificate_that_would_be_refused(
     north.certificate.write_bytes(credentials.certificate)
     north.authority.write_bytes(credentials.authority)
     with pytest.raises(ConfigError, match=sentence):
-        Resources.open(ClientSettings.read(tmp_path / "north" / "client.toml"))
+        SiteFiles.open(ClientSettings.read(tmp_path / "north" / "client.toml"))
 
 
 # Who may ask how the coordinator is.

@@ -31,13 +31,13 @@ from ce.identity.requests import make_csr, read_csr
 from ce.job import Job
 from ce.labels import LabelTable
 from ce.policy import Policy
-from ce.service.checkpoints import CheckpointFiles, Label
-from ce.transport.array_chunks import Collector, to_parts
+from ce.service.checkpoints import CheckpointFiles, CheckpointId
+from ce.transport.array_chunks import Collector, to_chunks
 from ce_client.config import ClientSettings
-from ce_client.state.attempt_history import Attempts, Memory
+from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
 from ce_client.state.consents import Consents
 from ce_client.state.files import name_of
-from ce_client.state.job_index import Entry, Journal
+from ce_client.state.job_index import Entry, JobIndex
 from ce_client.state.ledger import Ledger, entries, verify
 from ce_client.state.previews import Preview, Previews
 from ce_client.state.rosters import Rosters
@@ -82,12 +82,12 @@ def _ledger(path: Path) -> object:
 def _kept(path: Path) -> object:
     files = CheckpointFiles(path.parent.parent, KEY, 2**20)
     found = files.labels("job", b"c")
-    return files.load("job", b"c", found[0] if found else Label(1, 1))
+    return files.load("job", b"c", found[0] if found else CheckpointId(1, 1))
 
 
 def _parts(content: bytes, _: Path) -> object:
     try:
-        return Collector(2**20).feed(arrays_pb2.Parts.FromString(content))
+        return Collector(2**20).feed(arrays_pb2.ArrayChunks.FromString(content))
     except DecodeError:
         return None
 
@@ -113,8 +113,8 @@ DECODERS: dict[str, Decode] = {
     "labels.tsv": Kept("labels.tsv", LabelTable.from_file),
     "labels.parquet": Kept("labels.parquet", LabelTable.from_file),
     "the ledger": Kept("ledger.jsonl", _ledger),
-    "the journal": _of_state(lambda state: Journal(state).entries(), FILE),
-    "attempts": _of_state(lambda state: Memory(state).of("job", b""), f"attempts/{FILE}"),
+    "the journal": _of_state(lambda state: JobIndex(state).entries(), FILE),
+    "attempts": _of_state(lambda state: AttemptHistory(state).of("job", b""), f"attempts/{FILE}"),
     "consents": _of_state(lambda state: Consents(state).decision("job", b"", ["a"]), f"consents/{FILE}"),
     "previews": _of_state(lambda state: Previews(state).read("job"), f"previews/{FILE}"),
     "rosters": _of_state(lambda state: Rosters(state).others(state, b"", ["a"]), "rosters.json"),
@@ -144,12 +144,12 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     seat.ledger.begin("job", 1, KEY, ["north"], "plain")
     seat.ledger.record("job", 1, 1, {"a": np.arange(3)}, "plain", {"a": ("north",)})
     state = own.state
-    Journal(state).write(Entry("job", "offered", 1, sites=("a",)))
-    Memory(state)._write("job", Attempts(""))
+    JobIndex(state).write(Entry("job", "offered", 1, sites=("a",)))
+    AttemptHistory(state)._write("job", AttemptRecord(""))
     Consents(state).decide("job", b"", ["a"], "approved")
     Previews(state).write(Preview("job", "", "hub", 1, "bce", "plain", ("a",), 1))
     Rosters(state).allow(["a"], "job")
-    CheckpointFiles(directory, KEY, 2**20).save("job", b"c", Label(1, 1), STATE)
+    CheckpointFiles(directory, KEY, 2**20).save("job", b"c", CheckpointId(1, 1), STATE)
     table = pa.table({"id": [f"o{i}" for i in range(9)], "a": [i % 3 for i in range(9)]})
     parquet = io.BytesIO()
     pyarrow.parquet.write_table(table, parquet)
@@ -158,7 +158,7 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         for key, value in json.loads(JOB.definition()).items()
         if value is not None and not isinstance(value, dict)
     )
-    (parts,) = to_parts({"a": np.arange(6.0).reshape(2, 3), "b": np.arange(4)})
+    (chunks,) = to_chunks({"a": np.arange(6.0).reshape(2, 3), "b": np.arange(4)})
     return {
         "a definition": JOB.definition(),
         "job.toml": toml.encode(),
@@ -182,7 +182,7 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         "rosters": (state / "rosters.json").read_bytes(),
         "a checkpoint": (directory / name_of("job") / "1-1.kept").read_bytes(),
         "the key of checkpoints": KEY.hex().encode(),
-        "parts": parts.SerializeToString(),
+        "parts": chunks.SerializeToString(),
     }
 
 

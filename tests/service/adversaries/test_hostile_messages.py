@@ -36,19 +36,19 @@ from ce.protocol.messages.task import Task, array_hash, task_digest
 from ce.protocol.topology.topology import ColumnClaim, Enrolment
 from ce.service.checkpoints import MemoryCheckpoints
 from ce.steps.model import Model, Sizes, fits_the_ring
-from ce.transport import array_chunks as parts
+from ce.transport import array_chunks as chunks
 from ce.transport.array_chunks import Collector
 from ce.transport.call_errors import LOST
 from ce.transport.frames import PROTOCOL, TaskReader, task_frames, task_header
-from ce.transport.tls import Credentials
-from ce_client.attempt.attempt import Participant
-from ce_client.daemon.site_files import Resources
+from ce.transport.tls import TlsCredentials
+from ce_client.attempt.attempt import SiteAttempt
+from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
 from ce_coordinator.core.attempt_rounds import align_all
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
-from ce_coordinator.service.runner import Conductor
+from ce_coordinator.service.runner import Runner
 from ce_coordinator.store.memory import MemoryStore
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -77,15 +77,15 @@ def hold_back(table: BusyTable, site: str, kind: str, at_least: int = 0) -> pb.S
 
 # One lie at a time. Each changes the frame that the site would now send.
 
-Lie = Callable[[pb.SiteFrame, Resources], Any]
+Lie = Callable[[pb.SiteFrame, SiteFiles], Any]
 
 
-def first_part(frame: pb.SiteFrame) -> arrays_pb2.ArrayPart:
-    return getattr(frame, str(frame.WhichOneof("frame"))).parts.parts[0]  # type: ignore[no-any-return]
+def first_part(frame: pb.SiteFrame) -> arrays_pb2.ArrayChunk:
+    return getattr(frame, str(frame.WhichOneof("frame"))).chunks.chunks[0]  # type: ignore[no-any-return]
 
 
 def signed(change: Callable[[pb.Enrolment], Any]) -> Lie:
-    def lie(frame: pb.SiteFrame, own: Resources) -> None:
+    def lie(frame: pb.SiteFrame, own: SiteFiles) -> None:
         change(frame.enrolment)
         sign(frame.enrolment, own)
 
@@ -95,7 +95,7 @@ def signed(change: Callable[[pb.Enrolment], Any]) -> Lie:
 def with_key(key: bytes, certificate: Callable[[bytes], bytes] = bytes) -> Lie:
     """A key share that is well signed, whatever is in it."""
 
-    def lie(frame: pb.SiteFrame, own: Resources) -> None:
+    def lie(frame: pb.SiteFrame, own: SiteFiles) -> None:
         ephemeral = EphemeralKey()
         ephemeral.public = key
         attempt = Attempt(TOGETHER.name, TOGETHER.definition(), 1, SITES)
@@ -116,7 +116,7 @@ def changed(name: str, value: Any) -> Lie:
 
 
 def part_changed(name: str, value: Any) -> Lie:
-    def lie(frame: pb.SiteFrame, _: Resources) -> None:
+    def lie(frame: pb.SiteFrame, _: SiteFiles) -> None:
         if isinstance(value, tuple):
             first_part(frame).ClearField(name)  # type: ignore[arg-type]
             getattr(first_part(frame), name).extend(value)
@@ -128,11 +128,11 @@ def part_changed(name: str, value: Any) -> Lie:
 
 def twice(enrolment: pb.Enrolment) -> None:
     """The last object again."""
-    part = enrolment.parts.parts[0]
+    part = enrolment.chunks.chunks[0]
     part.data = part.data[:-32] + part.data[-16:] * 2
 
 
-def unlike_numbers(frame: pb.SiteFrame, _: Resources) -> None:
+def unlike_numbers(frame: pb.SiteFrame, _: SiteFiles) -> None:
     part = first_part(frame)
     part.name, part.type = MARK, arrays_pb2.ELEMENT_TYPE_FLOAT64
     del part.shape[:]
@@ -153,14 +153,18 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
     "no certificate": ("key_share", changed("certificate", b"no"), "certificate of west: not a certificate"),
     "a vast certificate": ("key_share", with_key(b"k" * 32, lambda der: der * 10), "and certificate not endless"),
     "no signature": ("key_share", changed("signature", b""), "key share of west: not a signature"),
-    "keys too early": ("key_share", instead(sealed_keys=pb.SealedKeys(**JOB)), "sealed_keys: only from the first"),
+    "keys too early": (
+        "key_share",
+        instead(encrypted_keys=pb.EncryptedKeys(**JOB)),
+        "sealed_keys: only from the first",
+    ),
     "enrolment too early": ("key_share", instead(enrolment=pb.Enrolment(**JOB)), "enrolment: comes before the job key"),
     "ready too early": ("key_share", instead(ready=pb.Ready(**JOB)), "ready: comes before the sites are aligned"),
     "answer too early": ("key_share", instead(answer=pb.Answer(**JOB)), "answer: comes before the sites are aligned"),
     "more of nothing": ("key_share", instead(more=pb.More(**JOB)), "more: no enrolment is under way"),
     "keys of another than the first": (
         "enrolment",
-        instead(sealed_keys=pb.SealedKeys(**JOB)),
+        instead(encrypted_keys=pb.EncryptedKeys(**JOB)),
         "sealed_keys: only from the first site by name",
     ),
     "a second key": ("enrolment", instead(key_share=pb.KeyShare(**JOB)), "key_share: another one was given"),
@@ -205,10 +209,10 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
     "an impossible scale": ("answer", part_changed("fraction_bits", 63), "parts: more than 62 fractional bits"),
     "half a number": ("answer", part_changed("offset", 4), "parts: a piece is not whole elements"),
     "a gap": ("answer", part_changed("offset", 8), "parts: a piece is longer than its array"),
-    "no arrays": ("answer", lambda f, _: f.answer.parts.ClearField("parts"), "is missing or incomplete"),
+    "no arrays": ("answer", lambda f, _: f.answer.chunks.ClearField("chunks"), "is missing or incomplete"),
     "an array twice": (
         "answer",
-        lambda f, _: f.answer.parts.parts.add().CopyFrom(f.answer.parts.parts[0]),
+        lambda f, _: f.answer.chunks.chunks.add().CopyFrom(f.answer.chunks.chunks[0]),
         "does not arrive in order",
     ),
     "an enrolment of nothing": ("answer", instead(enrolment=pb.Enrolment(**JOB, objects=1)), "columns: none"),
@@ -222,7 +226,7 @@ def test_one_wrong_message_is_refused_by_field_and_the_job_goes_on_as_if_it_had_
 ) -> None:
     table = scene.begin(Random(1), TOGETHER, WITHOUT[LIAR])
     frame = hold_back(table, LIAR, kind, at_least=3)
-    lie(frame, table.seats[LIAR].resources)
+    lie(frame, table.seats[LIAR].site_files)
     table.send(LIAR, frame)
     ((site, said),) = table.closed
     assert site == LIAR
@@ -230,13 +234,13 @@ def test_one_wrong_message_is_refused_by_field_and_the_job_goes_on_as_if_it_had_
     check_notes(table)
     assert [note for note in table.notes if note.event == "message refused"]
     check_rest(table, moving=True)
-    table.settle()
+    table.global_step()
     for job in (TOGETHER, WITHOUT[LIAR]):
         assert scene.results(table, job) == scene.bits[job.name]
         assert table.machine.records[job.name].epoch == 1
 
 
-def other_kind(frame: pb.SiteFrame, own: Resources) -> None:
+def other_kind(frame: pb.SiteFrame, own: SiteFiles) -> None:
     for claim in frame.enrolment.columns:
         claim.soft = not claim.soft
     sign(frame.enrolment, own)
@@ -245,7 +249,7 @@ def other_kind(frame: pb.SiteFrame, own: Resources) -> None:
 FAILS: dict[str, tuple[str, Lie, str, int]] = {
     "a certificate of another": (
         "key_share",
-        lambda f, own: setattr(f.key_share, "certificate", Resources.open(_others_settings(own)).certificate_der),
+        lambda f, own: setattr(f.key_share, "certificate", SiteFiles.open(_others_settings(own)).certificate_der),
         "the certificate shown for west is that of site south",
         6,
     ),
@@ -268,7 +272,7 @@ FAILS: dict[str, tuple[str, Lie, str, int]] = {
         "answer",
         lambda f, _: [
             setattr(part, "data", np.array([2**62]).tobytes())
-            for part in f.answer.parts.parts
+            for part in f.answer.chunks.chunks
             if part.name == "global/objects"
         ],
         "the total of global/objects breaks the law '0 <= objects <= all objects'",
@@ -289,7 +293,7 @@ FAILS: dict[str, tuple[str, Lie, str, int]] = {
 }
 
 
-def _others_settings(own: Resources) -> Any:
+def _others_settings(own: SiteFiles) -> Any:
     path = own.settings.key.parent.parent / "south" / "client.toml"
     return type(own.settings).read(path)
 
@@ -301,9 +305,9 @@ def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     limits = Limits(columns_per_site=20, categories_per_column=30, objects_per_site=10**6)
     table = scene.begin(Random(2), TOGETHER, WITHOUT[LIAR], limits=limits)
     frame = hold_back(table, LIAR, kind)
-    lie(frame, table.seats[LIAR].resources)
+    lie(frame, table.seats[LIAR].site_files)
     table.send(LIAR, frame)
-    table.settle()
+    table.global_step()
     record = table.machine.records[TOGETHER.name]
     assert (record.state, record.exit_code) == ("failed", code)
     assert says in record.reason
@@ -311,13 +315,13 @@ def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     assert record.rule.isprintable()
     assert len(record.reason) < 1100
     assert len(record.rule) <= 100
-    assert all(TOGETHER.name not in seat.participants for seat in table.seats.values())
+    assert all(TOGETHER.name not in seat.site_attempts for seat in table.seats.values())
     assert scene.results(table, WITHOUT[LIAR]) == scene.bits[WITHOUT[LIAR].name]
 
 
-@pytest.mark.parametrize("kind", ["key_share", "sealed_keys", "enrolment", "ready", "answer"])
+@pytest.mark.parametrize("kind", ["key_share", "encrypted_keys", "enrolment", "ready", "answer"])
 def test_what_is_said_twice_or_was_on_its_way_too_long_changes_nothing(scene: Scene, kind: str) -> None:
-    site = min(SITES) if kind == "sealed_keys" else LIAR
+    site = min(SITES) if kind == "encrypted_keys" else LIAR
     table = scene.begin(Random(3), TOGETHER)
     frame = hold_back(table, site, kind)
     late = pb.SiteFrame.FromString(frame.SerializeToString())
@@ -352,7 +356,7 @@ def test_what_was_on_its_way_when_a_stream_was_cut_off_is_not_held_against_the_s
     for _ in range(5):
         assert table.machine.received(session, wrong, table.now) == []
     table.do(first)
-    table.settle()
+    table.global_step()
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
 
 
@@ -363,11 +367,11 @@ def test_what_is_left_out_when_the_rounds_have_begun_is_refused_and_changes_noth
     fewer = next(enrolled)
     fewer.enrolment.revision = 1
     del fewer.enrolment.columns[0]
-    sign(fewer.enrolment, table.seats[LIAR].resources)
+    sign(fewer.enrolment, table.seats[LIAR].site_files)
     table.send(LIAR, fewer)
     assert table.closed == [(LIAR, "enrolment: the rounds have begun")]
     table.send(LIAR, answer)
-    table.settle()
+    table.global_step()
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
     assert table.machine.records[TOGETHER.name].epoch == 1
 
@@ -489,7 +493,7 @@ def test_nothing_that_a_site_sends_wedges_a_job_or_reaches_another(
     # It behaves again: a stream like any other, and nothing but what its participants say.
     table.corrupting.clear()
     table.lose(liar)
-    table.settle()
+    table.global_step()
     check_notes(table)
     assert scene.results(table, other) == scene.bits[other.name]
     assert table.machine.records[other.name].epoch == 1
@@ -508,7 +512,7 @@ def play(
     scene: Scene, losses: list[tuple[int, str, int]], seed: int, lose: Callable[[BusyTable, str], None]
 ) -> BusyTable:
     """A job in which sites are lost at some moments, each to come back a while later; messages take many frames."""
-    with mock.patch.object(parts, "CHUNK", 256):
+    with mock.patch.object(chunks, "CHUNK", 256):
         table = scene.begin(Random(seed), TOGETHER)
         back = {(moment + pause, site) for moment, site, pause in losses}
         for moment in range(292):
@@ -519,7 +523,7 @@ def play(
                 if at == moment and table.seats[site].session is None:
                     table.connect(site)
             table.step()
-        table.settle()
+        table.global_step()
     assert table.closed == []
     return table
 
@@ -549,7 +553,7 @@ def test_a_memory_lost_in_the_middle_is_a_new_epoch(scene: Scene) -> None:
         table = scene.begin(Random(10), TOGETHER)
         hold_back(table, LIAR, kind)
         table.forget(LIAR)
-        table.settle()
+        table.global_step()
         assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
         assert table.machine.records[TOGETHER.name].epoch == 2
 
@@ -589,24 +593,24 @@ def test_a_site_with_more_categories_than_fit_in_a_frame_says_so(scene: Scene) -
 JOB_DIGEST = hashlib.sha256(TOGETHER.definition()).digest()
 
 
-def listen(scene: Scene, site: str, kind: str, rounds: int = 0) -> tuple[Participant, Any]:
+def listen(scene: Scene, site: str, kind: str, rounds: int = 0) -> tuple[SiteAttempt, Any]:
     """A site's participant, and the message of this kind (a task: after so many answers) that it is about to hear."""
     table = scene.begin(Random(12), TOGETHER)
     while True:
-        participant = table.seats[site].participants.get(TOGETHER.name)
+        site_attempt = table.seats[site].site_attempts.get(TOGETHER.name)
         for data in list(table.down[site])[:1]:
             frame = pb.CoordinatorFrame.FromString(data)
-            if frame.WhichOneof("frame") == kind and participant and participant.rounds_answered == rounds:
-                return participant, getattr(frame, kind)
+            if frame.WhichOneof("frame") == kind and site_attempt and site_attempt.rounds_answered == rounds:
+                return site_attempt, getattr(frame, kind)
         assert table.step()
 
 
-def refusal(participant: Participant, kind: str, message: Any) -> pb.Refusal:
+def refusal(site_attempt: SiteAttempt, kind: str, message: Any) -> pb.Refusal:
     """What the site answers, and always answers from now on."""
-    (frame,) = participant.receive(kind, message)
+    (frame,) = site_attempt.receive(kind, message)
     assert frame.WhichOneof("frame") == "refusal"
     for again in ("task", "more", "offer"):
-        assert list(participant.receive(again, pb.Task())) == [frame]
+        assert list(site_attempt.receive(again, pb.Task())) == [frame]
     return frame.refusal
 
 
@@ -630,17 +634,17 @@ ALIGNMENTS: dict[str, tuple[Callable[[pb.Alignment], Any], str]] = {
     "fewer objects than this site's": (lambda a: setattr(a.sizes, "objects", 1), "sizes are not those of"),
     "fewer columns than this site's": (lambda a: setattr(a.sizes, "clusterings", 1), "sizes are not those of"),
     "sums that do not fit": (lambda a: setattr(a.sizes, "objects", 2**63), "sizes are not those of"),
-    "no rows": (lambda a: a.parts.ClearField("parts"), "not one array of rows for each block"),
-    "an array more": (lambda a: a.parts.parts.add(name=MARK, type=1, shape=[0]), "not one array of rows"),
+    "no rows": (lambda a: a.chunks.ClearField("chunks"), "not one array of rows for each block"),
+    "an array more": (lambda a: a.chunks.chunks.add(name=MARK, type=1, shape=[0]), "not one array of rows"),
     "rows of nobody": (
-        lambda a: setattr(a.parts.parts[0], "data", b"\x7f" * len(a.parts.parts[0].data)),
+        lambda a: setattr(a.chunks.chunks[0], "data", b"\x7f" * len(a.chunks.chunks[0].data)),
         "rows are not positions",
     ),
     "one row for all": (
-        lambda a: setattr(a.parts.parts[0], "data", bytes(len(a.parts.parts[0].data))),
+        lambda a: setattr(a.chunks.chunks[0], "data", bytes(len(a.chunks.chunks[0].data))),
         "not every object of this site",
     ),
-    "a vast array": (lambda a: a.parts.parts.add(name="a", type=1, shape=[2**39]), "larger than allowed"),
+    "a vast array": (lambda a: a.chunks.chunks.add(name="a", type=1, shape=[2**39]), "larger than allowed"),
 }
 
 
@@ -648,11 +652,11 @@ ALIGNMENTS: dict[str, tuple[Callable[[pb.Alignment], Any], str]] = {
 def test_a_site_refuses_an_alignment_that_cannot_be(
     scene: Scene, lie: Callable[[pb.Alignment], Any], says: str
 ) -> None:
-    participant, alignment = listen(scene, LIAR, "alignment")
+    site_attempt, alignment = listen(scene, LIAR, "alignment")
     # Big enough to lie about.
-    assert alignment.parts.parts[0].shape[0] > 1
+    assert alignment.chunks.chunks[0].shape[0] > 1
     lie(alignment)
-    refused = refusal(participant, "alignment", alignment)
+    refused = refusal(site_attempt, "alignment", alignment)
     assert says in refused.sentence
     assert refused.exit_code == 7
 
@@ -672,8 +676,8 @@ def test_a_site_refuses_an_alignment_that_cannot_be(
 )
 def test_a_site_refuses_an_offer_that_cannot_be(scene: Scene, offer: pb.Offer, says: str) -> None:
     own = scene.sites[LIAR]
-    participant = Participant(offer, "table", Resources.open(own), Ledger(own.state / LEDGER, LIAR))
-    assert says in refusal(participant, "offer", offer).sentence
+    site_attempt = SiteAttempt(offer, "table", SiteFiles.open(own), Ledger(own.state / LEDGER, LIAR))
+    assert says in refusal(site_attempt, "offer", offer).sentence
 
 
 TASKS: dict[str, tuple[int, dict[str, Any], str]] = {
@@ -685,7 +689,7 @@ TASKS: dict[str, tuple[int, dict[str, Any], str]] = {
     "the opening again": (3, {"step": "open"}, "step: not one that this model takes now"),
     "the end before the beginning": (2, {"step": "finish", "starts": (0,)}, "step: not one that this model takes now"),
     "a step of other models": (3, {"step": "columns"}, "step: not one that this model takes now"),
-    "a view of no votes": (3, {"step": "view", "starts": (0,)}, "step: not one that this model takes now"),
+    "a view of no votes": (3, {"step": "clusterings_only", "starts": (0,)}, "step: not one that this model takes now"),
     "another stage": (3, {"stage": 1}, "step: not one that this model takes now"),
     "not all starts": (2, {"starts": (0,)}, "starts: a stage begins with all of them"),
     "more starts": (3, {"starts": (0, 1, 2)}, "starts: one that has stopped cannot go on"),
@@ -707,14 +711,14 @@ TASKS: dict[str, tuple[int, dict[str, Any], str]] = {
 def test_a_site_refuses_a_task_out_of_turn_however_well_it_is_made(
     scene: Scene, rounds: int, change: dict[str, Any], says: str
 ) -> None:
-    participant, message = listen(scene, LIAR, "task", rounds)
-    task = TaskReader(message, JOB_DIGEST, 2**30).feed(message.parts)
+    site_attempt, message = listen(scene, LIAR, "task", rounds)
+    task = TaskReader(message, JOB_DIGEST, 2**30).feed(message.chunks)
     assert task is not None
     false = replace(task, **change)
     if "arrays" in change:  # others in the place of these, or none at all
         false = replace(task, arrays={} if change["arrays"] is None else {**task.arrays, **change["arrays"]})
     (frame,) = task_frames(TOGETHER.name, 1, false, digest_of(false))
-    assert says in refusal(participant, "task", frame.task).sentence
+    assert says in refusal(site_attempt, "task", frame.task).sentence
 
 
 def digest_of(task: Task) -> bytes:
@@ -726,7 +730,7 @@ def with_digest(message: pb.Task) -> None:
     collector = Collector(2**20)
     try:
         task = task_header(message)
-        if collector.feed(message.parts):
+        if collector.feed(message.chunks):
             message.digest = digest_of(replace(task, arrays=collector.arrays))
     except MessageError:
         pass
@@ -743,8 +747,8 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
     table = scene.begin(Random(data.draw(st.integers(0, 1000))), TOGETHER)
     while len(table.heard[site]) < 2 + moment and table.step():
         pass
-    participant = table.seats[site].participants.get(TOGETHER.name)
-    if participant is None:
+    site_attempt = table.seats[site].site_attempts.get(TOGETHER.name)
+    if site_attempt is None:
         return
     for seed in seeds:
         rng = Random(seed)
@@ -756,18 +760,18 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
         message = getattr(false, kind)
         if kind == "task" and rng.random() < 0.8:
             with_digest(message)
-        replies = list(participant.receive(kind, message))
-        if participant.refusal is not None:
+        replies = list(site_attempt.receive(kind, message))
+        if site_attempt.refusal is not None:
             (reply,) = replies
             assert reply.WhichOneof("frame") == "refusal"
             assert (reply.refusal.job, reply.refusal.epoch) == (TOGETHER.name, 1)
             assert reply.refusal.exit_code in (6, 7)
             assert "unexpected" not in reply.refusal.sentence
             assert ":" in reply.refusal.sentence or reply.refusal.rule
-            assert list(participant.receive(kind, message)) == replies
+            assert list(site_attempt.receive(kind, message)) == replies
             break
         assert all(
-            reply.WhichOneof("frame") in ("key_share", "sealed_keys", "enrolment", "ready", "answer")
+            reply.WhichOneof("frame") in ("key_share", "encrypted_keys", "enrolment", "ready", "answer")
             for reply in replies
         )
 
@@ -778,16 +782,16 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
 def test_a_site_that_never_reads_does_not_fill_the_coordinators_memory() -> None:
     async def ask_and_ask() -> BaseException:
         limits = Limits(messages_waiting=100)
-        conductor = Conductor(Machine("hub", "test", limits, 1), MemoryStore(), MemoryCheckpoints())
-        stream = conductor.opened(1)
+        runner = Runner(Machine("hub", "test", limits, 1), MemoryStore(), MemoryCheckpoints())
+        stream = runner.opened(1)
         hello = pb.Hello(site=LIAR, protocol=PROTOCOL, instance=bytes(16))
-        conductor.carry_out(conductor.machine.connected(1, LIAR, "", hello, 0.0))
+        runner.carry_out(runner.machine.connected(1, LIAR, "", hello, 0.0))
         question = pb.SiteFrame(ready=pb.Ready(job="no such job", epoch=1))
         for _ in range(99):  # and the welcome
-            conductor.carry_out(conductor.machine.received(1, question, 0.0))
+            runner.carry_out(runner.machine.received(1, question, 0.0))
         assert not stream.closed.done()
-        conductor.carry_out(conductor.machine.received(1, question, 0.0))
-        await conductor.stop(Unreachable("the end"))
+        runner.carry_out(runner.machine.received(1, question, 0.0))
+        await runner.stop(Unreachable("the end"))
         return stream.closed.result()
 
     error = asyncio.run(ask_and_ask())
@@ -796,10 +800,10 @@ def test_a_site_that_never_reads_does_not_fill_the_coordinators_memory() -> None
 
 
 @pytest.fixture(scope="module", name="deployment")
-def _deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment, Credentials]]:
+def _deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment, TlsCredentials]]:
     """Two sites that work, and the credentials of a third that does as it likes."""
     deployment = Deployment(tmp_path_factory.mktemp("deployment"), SITES)
-    credentials = Resources.open(deployment.sites.pop(LIAR)).credentials
+    credentials = SiteFiles.open(deployment.sites.pop(LIAR)).credentials
     pooled = problem(3, k=2, clusterings=5, missing=0.1, n=16).table
     tables = deal(pooled, ragged(pooled, 2, np.random.default_rng(0)))
     for site, table in zip(deployment.sites, tables.values(), strict=True):
@@ -809,7 +813,7 @@ def _deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Depl
 
 
 @asynccontextmanager
-async def raw_stream(address: str, own: Credentials) -> AsyncIterator[Any]:
+async def raw_stream(address: str, own: TlsCredentials) -> AsyncIterator[Any]:
     """A stream that takes bytes for frames, of any size."""
     channel = grpc.aio.secure_channel(
         address,
@@ -851,7 +855,7 @@ STREAMS = {
 
 @pytest.mark.parametrize(("frames", "code", "says"), STREAMS.values(), ids=STREAMS)
 def test_a_stream_that_no_site_would_send_is_ended_with_a_reason(
-    deployment: tuple[Deployment, Credentials], frames: list[bytes], code: grpc.StatusCode, says: str
+    deployment: tuple[Deployment, TlsCredentials], frames: list[bytes], code: grpc.StatusCode, says: str
 ) -> None:
     async def send() -> tuple[grpc.StatusCode, str]:
         async with asyncio.timeout(PATIENCE_S), raw_stream(deployment[0].address, deployment[1]) as call:
@@ -864,7 +868,7 @@ def test_a_stream_that_no_site_would_send_is_ended_with_a_reason(
 
 @pytest.mark.parametrize(("frames", "code"), [([], grpc.StatusCode.INVALID_ARGUMENT), ([HELLO], grpc.StatusCode.OK)])
 def test_a_stream_that_is_half_closed_ends(
-    deployment: tuple[Deployment, Credentials], frames: list[bytes], code: grpc.StatusCode
+    deployment: tuple[Deployment, TlsCredentials], frames: list[bytes], code: grpc.StatusCode
 ) -> None:
     async def send() -> tuple[grpc.StatusCode, str]:
         async with asyncio.timeout(PATIENCE_S), raw_stream(deployment[0].address, deployment[1]) as call:
@@ -877,7 +881,7 @@ def test_a_stream_that_is_half_closed_ends(
 
 
 def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
-    deployment: tuple[Deployment, Credentials],
+    deployment: tuple[Deployment, TlsCredentials],
 ) -> None:
     """Some say nothing, some say Hello, and each of those takes the place of the one before."""
     hub, own = deployment
@@ -913,7 +917,7 @@ def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
     assert not [entry for entry in hub.processes["hub"].events if entry.get("level") == "error"]
 
 
-def test_a_job_is_done_while_others_are_silent_or_talk_nonsense(deployment: tuple[Deployment, Credentials]) -> None:
+def test_a_job_is_done_while_others_are_silent_or_talk_nonsense(deployment: tuple[Deployment, TlsCredentials]) -> None:
     hub, own = deployment
     job = job_of("undisturbed", *hub.sites)
 

@@ -51,7 +51,7 @@ from support.lying_sites import (
 
 from ce.errors import BrokenTotals, MessageError, Refused
 from ce.protocol.messages.task import Answer, Array, Task
-from ce_client.attempt.attempt import Participant
+from ce_client.attempt.attempt import SiteAttempt
 from ce_proto.v1 import site_pb2 as pb
 
 hidden_modes = pytest.mark.parametrize("privacy", ["masked", "blind"])
@@ -62,14 +62,14 @@ hidden_modes = pytest.mark.parametrize("privacy", ["masked", "blind"])
 
 def shrink(message: pb.Alignment, table: LyingTable) -> None:
     """One object is left in the block of two; the others are said to be of this site alone."""
-    rows = arrays_of(message.parts)
+    rows = arrays_of(message.chunks)
     own = next(block for block in message.blocks if len(block.members) == 1)
     two = next(block for block in message.blocks if block.index == TWO)
     rows[f"rows/{own.index}"] = np.concatenate([rows[f"rows/{own.index}"], rows[f"rows/{TWO}"][1:]])
     rows[f"rows/{TWO}"] = rows[f"rows/{TWO}"][:1]
     own.size, two.size = len(rows[f"rows/{own.index}"]), 1
     enrolment_in(message, own.members[0]).private_objects = own.size
-    put(message.parts, rows)
+    put(message.chunks, rows)
 
 
 def swap(one: str, other: str) -> Change:
@@ -148,7 +148,7 @@ def test_sums_of_sites_that_were_told_different_sizes_are_noise(scene: Scene, tr
     bits: dict[tuple[int, str], list[int]] = {}
 
     def amend(site: str, frame: pb.SiteFrame) -> None:
-        for part in frame.answer.parts.parts:
+        for part in frame.answer.chunks.chunks:
             seen = bits.setdefault((frame.answer.round, part.name), [])
             seen.append(part.fraction_bits)
             part.fraction_bits = seen[0]
@@ -228,7 +228,7 @@ EVERYTHING = (f"block/{ALL}/sums", f"columns/{COMMON}/sums", "global/bound", "gl
 #: What, and which totals are noise.
 TOLD: dict[str, tuple[Change, tuple[str, ...]]] = {
     "another message": (others(f"block/{ALL}/message"), EVERYTHING),
-    "other tables": (others(f"columns/{COMMON}/tables"), (f"columns/{COMMON}/sums",)),
+    "other tables": (others(f"columns/{COMMON}/beta"), (f"columns/{COMMON}/sums",)),
     "other globals": (others("global/alpha"), EVERYTHING),
     "another iteration": (lambda m, _: setattr(m, "iteration", 3), EVERYTHING),
 }
@@ -301,17 +301,17 @@ def test_masked_sums_of_fewer_sites_than_all_are_noise(scene: Scene, truth: Hear
 
 def less_of_north(message: pb.Task, table: LyingTable) -> None:
     """The total without one site's part."""
-    arrays = arrays_of(message.parts)
+    arrays = arrays_of(message.chunks)
     name = f"block/{ALL}/sums"
     part = table.heard[message.round - 1, name]["north"]
     arrays[name] = arrays[name] - part  # type: ignore[operator]
-    put(message.parts, arrays)
+    put(message.chunks, arrays)
 
 
 def last_time(message: pb.Task, table: LyingTable) -> None:
     """The totals of the iteration before."""
     before = [f.task for f in table.told[HEARER] if f.WhichOneof("frame") == "task" and f.task.step == message.step]
-    put(message.parts, arrays_of(before[-1].parts))
+    put(message.chunks, arrays_of(before[-1].chunks))
 
 
 def there_and_back(arrays: dict[str, Array]) -> None:
@@ -372,26 +372,26 @@ def letter_of(site: str, name: str) -> Change:
     """What was sealed for another site."""
 
     def change(message: pb.Task, table: LyingTable) -> None:
-        sent = table.heard[message.round - 1, f"sealed/{site}"][name.removeprefix("sealed/")]
-        put(message.parts, arrays_of(message.parts) | {name: sent})
+        sent = table.heard[message.round - 1, f"box/{site}"][name.removeprefix("box/")]
+        put(message.chunks, arrays_of(message.chunks) | {name: sent})
 
     return change
 
 
 def old_letter(message: pb.Task, table: LyingTable) -> None:
     """What was decided in the iteration before, and sealed for this very site."""
-    before = table.heard[message.round - 4, f"sealed/{HEARER}"]["east"]
-    put(message.parts, arrays_of(message.parts) | {"sealed/east": before})
+    before = table.heard[message.round - 4, f"box/{HEARER}"]["east"]
+    put(message.chunks, arrays_of(message.chunks) | {"box/east": before})
 
 
 NOT_FOR_THIS = "ciphertext: was not sealed for this site, job and epoch by that peer"
 LETTERS: dict[str, tuple[int, int, Change, str]] = {
-    "another site's keys": (pb.STEP_OPEN, 0, letter_of("north", "sealed/east"), NOT_FOR_THIS),
-    "no keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a.pop("sealed/east")), "sealed/east: missing"),
-    "changed keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a["sealed/east"].__ixor__(1)), NOT_FOR_THIS),
-    "another site's decision": (pb.STEP_SUMS, 2, letter_of("north", "sealed/east"), NOT_FOR_THIS),
+    "another site's keys": (pb.STEP_OPEN, 0, letter_of("north", "box/east"), NOT_FOR_THIS),
+    "no keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a.pop("box/east")), "box/east: missing"),
+    "changed keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a["box/east"].__ixor__(1)), NOT_FOR_THIS),
+    "another site's decision": (pb.STEP_SUMS, 2, letter_of("north", "box/east"), NOT_FOR_THIS),
     "an old decision": (pb.STEP_SUMS, 3, old_letter, NOT_FOR_THIS),
-    "no decision": (pb.STEP_SUMS, 2, with_arrays(lambda a: a.pop("sealed/east")), "sealed/east: missing"),
+    "no decision": (pb.STEP_SUMS, 2, with_arrays(lambda a: a.pop("box/east")), "box/east: missing"),
     "no total": (pb.STEP_SUMS, 2, with_arrays(lambda a: a.pop("global/bound")), "global/bound: the total is missing"),
 }
 
@@ -407,14 +407,14 @@ def test_what_a_peer_has_not_sealed_for_this_is_refused(
 
 def test_a_site_that_is_said_to_share_everything_with_everybody_is_not_led_astray(scene: Scene) -> None:
     """West cannot know of the block that it has no part in; but then it expects other steps than it is asked for."""
-    table = scene.begin(job_of("blind"), Lie(HEARER, "alignment", lambda m, _: setattr(m, "together", True)))
+    table = scene.begin(job_of("blind"), Lie(HEARER, "alignment", lambda m, _: setattr(m, "shared_by_all", True)))
     table.run()
     assert "step: not the one that follows" in str(table.refusals[HEARER])
     assert table.record.state == "failed"
 
 
 @contextmanager
-def by_hand(scene: Scene) -> Iterator[tuple[dict[str, Participant], Callable[..., dict[str, Answer]]]]:
+def by_hand(scene: Scene) -> Iterator[tuple[dict[str, SiteAttempt], Callable[..., dict[str, Answer]]]]:
     """The sites of a blind job that has come to the first sums, and how to put tasks to them, totals and letters."""
     table = scene.begin(job_of("blind"))
     sites = table.pause(pb.STEP_SUMS)
@@ -443,9 +443,9 @@ UNDECIDED = "step: nothing is to be decided here now"
     [
         # The decision is skipped.
         (["shares"], "sums", "east", FOLLOWS),
-        (["shares"], "sums", "north", "sealed/east: missing"),
+        (["shares"], "sums", "north", "box/east: missing"),
         (["shares"], "finish", "east", FOLLOWS),
-        (["shares"], "finish", "north", "sealed/east: missing"),
+        (["shares"], "finish", "north", "box/east: missing"),
         # Keys, openings and decisions again, or out of turn, or of somebody else.
         ([], "keys", "east", "step: keys were made before"),
         (["shares"], "keys", "west", "step: keys were made before"),
@@ -456,7 +456,7 @@ UNDECIDED = "step: nothing is to be decided here now"
         (["shares", "decide"], "decide", "east", UNDECIDED),
         # Words before the totals of the last ones are known.
         ([], "sums", "west", "step: not the one that follows"),
-        (["shares"], "shares", "west", "sealed/east: missing"),
+        (["shares"], "shares", "west", "box/east: missing"),
     ],
 )
 def test_blind_steps_have_an_order(scene: Scene, before: list[str], step: str, site: str, says: str) -> None:

@@ -42,8 +42,8 @@ from ce.errors import CeError, MessageError, Refused
 from ce.identity.peers import CHANGED, UNPINNED
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys.handshake import Attempt, sign_key_share
-from ce_client.attempt.attempt import Participant
-from ce_client.daemon.site_files import Resources
+from ce_client.attempt.attempt import SiteAttempt
+from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.consents import Consents
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
@@ -134,7 +134,7 @@ Shares = dict[str, Any]
 
 def offered(
     scene: Scene, jobs: Mapping[str, ce.Job], epochs: Mapping[str, int]
-) -> tuple[dict[str, Participant], Shares]:
+) -> tuple[dict[str, SiteAttempt], Shares]:
     """Each site is told its own story, takes part in it, and shows its key."""
     scene.clear()
     sites, shares = {}, {}
@@ -142,14 +142,14 @@ def offered(
         settings, roster = scene.sites[site], sorted(job.sites)
         offer = pb.Offer(job=NAME, epoch=epochs.get(site, 1), definition=job.definition(), roster=roster)
         ledger = Ledger(settings.state / LEDGER, site)
-        sites[site] = Participant(offer, "liar", Resources.open(settings), ledger)
+        sites[site] = SiteAttempt(offer, "liar", SiteFiles.open(settings), ledger)
         (frame,) = sites[site].receive("offer", offer)
         assert frame.WhichOneof("frame") == "key_share", sites[site].refusal
         shares[site] = frame.key_share
     return sites, shares
 
 
-def peers_for(site: Participant, shares: Shares) -> pb.Peers:
+def peers_for(site: SiteAttempt, shares: Shares) -> pb.Peers:
     peers = [pb.Peer(site=name, **_share(shares[name])) for name in site.attempt.roster]
     return pb.Peers(job=NAME, epoch=site.epoch, peers=peers)
 
@@ -199,10 +199,10 @@ def test_a_job_that_has_changed_since_it_was_approved_is_refused(scene: Scene, p
     job = job_of(privacy)
     before = scene.begin(job, policies=asks)
     before.run()
-    assert before.seats[HEARER].participants[NAME].waits_for_consent
+    assert before.seats[HEARER].site_attempts[NAME].waits_for_consent
     assert not before.heard
     consents = Consents(scene.sites[HEARER].state)
-    digest = before.seats[HEARER].participants[NAME].attempt.job_digest
+    digest = before.seats[HEARER].site_attempts[NAME].attempt.job_digest
     try:
         consents.decide(NAME, digest, SITES, "approved")
         for changes in ({"max_iterations": 300}, {"clusters": 3}):
@@ -231,8 +231,8 @@ def peers_of_old(message: pb.Peers, table: LyingTable) -> None:
     message.peers.extend(earlier("peers", table).peers)
 
 
-def key_of_old(message: pb.SealedKey, table: LyingTable) -> None:
-    old = earlier("sealed_key", table)
+def key_of_old(message: pb.EncryptedKey, table: LyingTable) -> None:
+    old = earlier("encrypted_key", table)
     message.nonce, message.ciphertext = old.nonce, old.ciphertext
 
 
@@ -253,7 +253,7 @@ def task_of_old(message: pb.Task, table: LyingTable) -> None:
 REPLAYS: dict[str, tuple[str, Change, str]] = {
     "a peer's key share": ("peers", peer_of_old, "key share of north: not a signature"),
     "all key shares": ("peers", peers_of_old, "another key share than this site's stands under its name"),
-    "the job key": ("sealed_key", key_of_old, "ciphertext: was not sealed for this site, job and epoch"),
+    "the job key": ("encrypted_key", key_of_old, "ciphertext: was not sealed for this site, job and epoch"),
     "a peer's enrolment": ("alignment", enrolment_of_old, "enrolment of north: not a signature"),
     "the alignment": ("alignment", alignment_of_old, "enrolment of east: not a signature"),
     "a task": ("task", task_of_old, "digest: is not that of the task"),
@@ -364,12 +364,15 @@ ALIGNMENTS: dict[str, tuple[Change, str]] = {
         about_north(set_to("private_objects", lambda n: n + 8)),
         "private_objects are not those of the blocks",
     ),
-    "one exchange where there are two": (lambda m, _: setattr(m, "two_exchanges", False), "two_exchanges is not what"),
+    "one exchange where there are two": (
+        lambda m, _: setattr(m, "needs_two_exchanges", False),
+        "needs_two_exchanges is not what",
+    ),
 }
 
 
-def _renamed(own: pb.EnrolmentView, site: str) -> pb.EnrolmentView:
-    copy = pb.EnrolmentView()
+def _renamed(own: pb.EnrolmentSummary, site: str) -> pb.EnrolmentSummary:
+    copy = pb.EnrolmentSummary()
     copy.CopyFrom(own)
     copy.site = site
     return copy
@@ -386,9 +389,9 @@ def test_what_others_have_not_signed_is_refused(scene: Scene, privacy: str, chan
 
 @hidden_modes
 def test_all_shared_blocks_are_not_everybodys_where_this_site_has_one_that_is_not(scene: Scene, privacy: str) -> None:
-    table = scene.begin(job_of(privacy), Lie("east", "alignment", lambda m, _: setattr(m, "together", True)))
+    table = scene.begin(job_of(privacy), Lie("east", "alignment", lambda m, _: setattr(m, "shared_by_all", True)))
     table.run()
-    assert_refused(table, MessageError, "together is not what this site's own blocks say", "east")
+    assert_refused(table, MessageError, "shared_by_all is not what this site's own blocks say", "east")
 
 
 @hidden_modes

@@ -67,7 +67,7 @@ def run(seats: Table, job: ce.Job) -> Any:
 
 
 def memberships(seats: Table, site: str, job: str) -> tuple[Reals, list[str]]:
-    path = seats.seats[site].resources.settings.results / job / "consensus.csv"
+    path = seats.seats[site].site_files.settings.results / job / "consensus.csv"
     header, *rows = [line.split(",") for line in path.read_text().splitlines()]
     marks = [row[header.index("excluded")] for row in rows] if "excluded" in header else []
     return np.array([[float(value) for value in row[3:6]] for row in rows]), marks
@@ -80,12 +80,12 @@ def answers(seats: Table) -> list[pb.Answer]:
 
 def assert_as_simulated(seats: Table, job: ce.Job, tables: dict[str, ce.LabelTable], policy: dict[str, Any]) -> Any:
     """The same bits as on one machine under the same rules; who was left out is said in the same words."""
-    read = {site: ce.LabelTable.from_csv(seats.seats[site].resources.settings.labels.file) for site in tables}
+    read = {site: ce.LabelTable.from_csv(seats.seats[site].site_files.settings.labels.file) for site in tables}
     simulated = ce.simulate(job, read, secrets=SECRETS, policy=policy)
     for site in tables:
         own, _ = memberships(seats, site, job.name)
         np.testing.assert_array_equal(own, simulated.sites[site].memberships)
-        report = json.loads((seats.seats[site].resources.settings.results / job.name / "report.json").read_text())
+        report = json.loads((seats.seats[site].site_files.settings.results / job.name / "report.json").read_text())
         left = [(e["rule"], e["objects"]) for e in report["excluded"]]
         told = [(e.rule, e.objects) for e in simulated.excluded if e.site == site and e.rule.startswith("min_")]
         assert left == told
@@ -114,7 +114,7 @@ def test_blocks_below_a_minimum_are_left_out_and_scored_at_home(tmp_path: Path, 
     assert marks.count("1") == 5
     assert np.isfinite(own).all()
     assert verify(
-        seats.seats["west"].resources.settings.state / FILE_NAME, seats.seats["west"].resources.certificate
+        seats.seats["west"].site_files.settings.state / FILE_NAME, seats.seats["west"].site_files.certificate
     ).ok
 
 
@@ -150,7 +150,7 @@ def test_votes_on_objects_with_too_few_ballots_are_left_out(tmp_path: Path) -> N
     record = run(seats, job)
     assert (record.state, record.reason) == ("done", "")
     left = [
-        json.loads((seats.seats[site].resources.settings.results / job.name / "report.json").read_text())["excluded"]
+        json.loads((seats.seats[site].site_files.settings.results / job.name / "report.json").read_text())["excluded"]
         for site in ("east", "north", "south")
     ]
     assert all([(e["rule"], e["objects"]) for e in own] == [("min_classifiers", 7)] for own in left)
@@ -224,10 +224,10 @@ def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> No
     record = run(seats, fewer)
     assert (record.state, record.rule) == ("failed", "one roster per label file")
     for site in SITES[:3]:
-        Rosters(seats.seats[site].resources.settings.state).allow(SITES[:3], "allowed")
+        Rosters(seats.seats[site].site_files.settings.state).allow(SITES[:3], "allowed")
     allowed = ce.Job(name="allowed", clusters=3, restarts=1, sites=SITES[:3], max_iterations=3)
     assert run(seats, allowed).state == "done"
-    kinds = [line["kind"] for line in entries(seats.seats["east"].resources.settings.state / FILE_NAME)]
+    kinds = [line["kind"] for line in entries(seats.seats["east"].site_files.settings.state / FILE_NAME)]
     assert kinds.count("allow-roster") == 1
 
 
@@ -240,7 +240,7 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
     assert run(seats, job).state == "aligning"
     assert not answers(seats)
     for site in SITES:
-        settings = seats.seats[site].resources.settings
+        settings = seats.seats[site].site_files.settings
         preview = Previews(settings.state).read("job")
         assert preview is not None
         assert preview.waits_for_consent
@@ -250,9 +250,9 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
             "block/0/labels",
         }
         assert all(array.contributors == SITES and array.mode == "masked" for array in preview.arrays)
-        assert all(met.found >= met.asked for array in preview.arrays for met in array.rules)
+        assert all(met.found >= met.required for array in preview.arrays for met in array.rules)
         Consents(settings.state).decide("job", bytes.fromhex(preview.job_digest), preview.sites, "approved")
-        for frame in seats.seats[site].participants["job"].receive("reconsider", None):
+        for frame in seats.seats[site].site_attempts["job"].receive("reconsider", None):
             session = seats.seats[site].session
             assert session is not None
             seats.up.append((session, frame.SerializeToString()))
@@ -260,7 +260,7 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
     assert seats.machine.records["job"].state == "done"
     # What left is what was announced.
     for site in SITES:
-        settings = seats.seats[site].resources.settings
+        settings = seats.seats[site].site_files.settings
         preview = Previews(settings.state).read("job")
         assert preview is not None
         shapes = {array.name: array.shape for array in preview.arrays}
@@ -275,7 +275,7 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
 def test_a_declined_job_is_refused(tmp_path: Path) -> None:
     seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
     job = job_of(seats)
-    Consents(seats.seats["west"].resources.settings.state).decide("job", ce_digest(job), SITES, "declined")
+    Consents(seats.seats["west"].site_files.settings.state).decide("job", ce_digest(job), SITES, "declined")
     record = run(seats, job)
     assert (record.state, record.rule) == ("failed", "consent")
 
@@ -284,7 +284,7 @@ def test_consent_is_to_one_job_and_no_other(tmp_path: Path) -> None:
     seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
     for site in SITES:
         other = ce_digest(job_of(seats, clusters=4))
-        Consents(seats.seats[site].resources.settings.state).decide("job", other, SITES, "approved")
+        Consents(seats.seats[site].site_files.settings.state).decide("job", other, SITES, "approved")
     record = run(seats, job_of(seats))
     assert (record.state, record.rule) == ("failed", "consent")
 
@@ -316,4 +316,4 @@ def test_broken_streams_and_lost_memories_change_nothing(tmp_path: Path, privacy
     assert seats.machine.records["job"].state == "done"
     assert_as_simulated(seats, job, tables, {})
     for seat in seats.seats.values():
-        assert verify(seat.resources.settings.state / FILE_NAME, seat.resources.certificate).ok
+        assert verify(seat.site_files.settings.state / FILE_NAME, seat.site_files.certificate).ok

@@ -37,10 +37,10 @@ from ce.identity.keys import make_key, read_key, replace_key
 from ce.identity.names import Identity
 from ce.policy import Policy
 from ce_client.daemon.single_instance import is_running, running_daemon, sole_daemon, wake_daemon
-from ce_client.state.attempt_history import Attempts, Memory
+from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
 from ce_client.state.consents import Consents
 from ce_client.state.files import name_of, turn
-from ce_client.state.job_index import Entry, Journal
+from ce_client.state.job_index import Entry, JobIndex
 from ce_client.state.ledger import PURPOSE, Ledger
 from ce_client.state.previews import Excluded, Preview, PreviewArray, Previews, RuleMet
 from ce_client.state.rosters import Rosters, content_digest
@@ -158,7 +158,7 @@ def test_preview_shows_every_array_that_would_leave(run: Run, north: Path) -> No
 
 @pytest.mark.parametrize("command", ["preview", "approve", "decline", "allow-roster", "forget"])
 def test_a_job_that_this_site_was_not_in_is_unknown(run: Run, north: Path, command: str) -> None:
-    Journal(north / "state").write(Entry("demo", "offered", 1))
+    JobIndex(north / "state").write(Entry("demo", "offered", 1))
     unknown = run("ce-client", command, "demmo", "--config", north, "--format", "json")
     assert unknown.code == 3
     assert unknown.sentence.startswith("this site was in no job named 'demmo'; did you mean demo?")
@@ -166,7 +166,7 @@ def test_a_job_that_this_site_was_not_in_is_unknown(run: Run, north: Path, comma
 
 @pytest.mark.parametrize("command", ["preview", "approve", "decline"])
 def test_a_job_without_a_preview_cannot_be_decided(run: Run, north: Path, command: str) -> None:
-    Journal(north / "state").write(Entry("demo", "offered", 1))
+    JobIndex(north / "state").write(Entry("demo", "offered", 1))
     early = run("ce-client", command, "demo", "--config", north)
     assert early.code == 3
     assert early.sentence.startswith("there is no preview of job 'demo': not all sites have enrolled yet")
@@ -174,7 +174,7 @@ def test_a_job_without_a_preview_cannot_be_decided(run: Run, north: Path, comman
 
 @pytest.mark.parametrize(("command", "decision"), [("approve", "approved"), ("decline", "declined")])
 def test_a_decision_is_bound_to_what_was_seen(run: Run, north: Path, command: str, decision: str) -> None:
-    Journal(north / "state").write(Entry("demo", "offered", 1, sites=SITES))
+    JobIndex(north / "state").write(Entry("demo", "offered", 1, sites=SITES))
     Previews(north / "state").write(PREVIEW)
     said = run("ce-client", command, "demo", "--config", north)
     assert said.out.startswith(f"{decision} demo, with east, north, south\nno daemon is running here")
@@ -183,7 +183,7 @@ def test_a_decision_is_bound_to_what_was_seen(run: Run, north: Path, command: st
         Consents(north / "state").decision("demo", DIGEST, FEWER)
     as_json = run("ce-client", command, "demo", "--config", north, "--format", "json").json
     assert (as_json["decision"], as_json["roster"], as_json["daemon_told"]) == (decision, list(SITES), False)
-    Journal(north / "state").write(Entry("demo", "failed", 1, sites=SITES))
+    JobIndex(north / "state").write(Entry("demo", "failed", 1, sites=SITES))
     late = run("ce-client", command, "demo", "--config", north)
     assert (late.code, late.sentence) == (3, "job 'demo' is over (failed): there is nothing left to decide")
 
@@ -192,7 +192,7 @@ def test_a_decision_is_bound_to_what_was_seen(run: Run, north: Path, command: st
 
 
 def test_the_daemon_is_woken_and_lives_on(run: Run, north: Path) -> None:
-    Journal(north / "state").write(Entry("demo", "offered", 1, sites=SITES))
+    JobIndex(north / "state").write(Entry("demo", "offered", 1, sites=SITES))
     Previews(north / "state").write(PREVIEW)
     assert running_daemon(north / "state") is None
     with daemon(north) as process:
@@ -321,9 +321,9 @@ def test_the_daemon_and_a_command_do_not_lose_each_others_changes(tmp_path: Path
 # Attempts.
 
 
-def attempted(state: Path) -> Attempts:
+def attempted(state: Path) -> AttemptRecord:
     """A job with one attempt behind it, in which two alignments were shown."""
-    memory = Memory(state)
+    memory = AttemptHistory(state)
     known = memory.begin("demo", DIGEST, LABELS, Policy())
     known = memory.align("demo", known, "0", b"story", b"block 0", b"block 1")
     known = memory.align("demo", known, "2", b"story without some", b"block 1")
@@ -339,7 +339,7 @@ def refuses(attempt: Callable[[], object], sentence: str) -> None:
 
 def test_a_later_attempt_that_is_the_same_goes_on(tmp_path: Path) -> None:
     before = attempted(tmp_path / "state")
-    memory = Memory(tmp_path / "state")  # of a daemon that was started again
+    memory = AttemptHistory(tmp_path / "state")  # of a daemon that was started again
     again = memory.begin("demo", DIGEST, LABELS, Policy())
     assert again == before == memory.of("demo", DIGEST)
     assert memory.align("demo", again, "0", b"story", b"block 0", b"block 1") == before
@@ -363,7 +363,7 @@ def test_a_later_attempt_that_is_the_same_goes_on(tmp_path: Path) -> None:
     ids=["labels", "a minimum", "randomise", "below_minimum", "both"],
 )
 def test_a_later_attempt_with_other_labels_or_rules_is_refused(tmp_path: Path, labels: bytes, policy: Policy) -> None:
-    before, memory = attempted(tmp_path), Memory(tmp_path)
+    before, memory = attempted(tmp_path), AttemptHistory(tmp_path)
     for _ in range(2):  # what was refused is not remembered instead
         refuses(lambda: memory.begin("demo", DIGEST, labels, policy), "labels or the rules of this site have changed")
         assert memory.of("demo", DIGEST) == before
@@ -386,7 +386,7 @@ def test_a_later_attempt_with_other_labels_or_rules_is_refused(tmp_path: Path, l
 def test_another_alignment_of_the_same_revision_is_refused(
     tmp_path: Path, revision: int, said: tuple[bytes, ...]
 ) -> None:
-    before, memory = attempted(tmp_path), Memory(tmp_path)
+    before, memory = attempted(tmp_path), AttemptHistory(tmp_path)
     known = memory.begin("demo", DIGEST, LABELS, Policy())
     for _ in range(2):
         refuses(
@@ -396,7 +396,7 @@ def test_another_alignment_of_the_same_revision_is_refused(
 
 
 def test_a_job_that_was_refused_is_not_looked_at_again(tmp_path: Path) -> None:
-    known, memory = attempted(tmp_path), Memory(tmp_path)
+    known, memory = attempted(tmp_path), AttemptHistory(tmp_path)
     known = memory.end("demo", known, 42, refused="Refused")
     memory.end("demo", known, 43)  # the end of an attempt does not take the refusal back
     kept = memory.of("demo", DIGEST)
@@ -408,21 +408,21 @@ def test_a_job_that_was_refused_is_not_looked_at_again(tmp_path: Path) -> None:
 
 def test_rounds_are_kept_from_attempt_to_attempt(tmp_path: Path) -> None:
     attempted(tmp_path)
-    memory = Memory(tmp_path)
+    memory = AttemptHistory(tmp_path)
     known = memory.begin("demo", DIGEST, LABELS, Policy())
     assert known.rounds == 41
     memory.end("demo", known, known.rounds + 9)
-    assert Memory(tmp_path).begin("demo", DIGEST, LABELS, Policy()).rounds == 50
+    assert AttemptHistory(tmp_path).begin("demo", DIGEST, LABELS, Policy()).rounds == 50
     refuses(lambda: memory.begin("demo", OTHER, LABELS, Policy()), "another job of this name")
 
 
 def test_attempts_are_forgotten_with_their_job_only(tmp_path: Path) -> None:
     attempted(tmp_path)
-    memory = Memory(tmp_path)
+    memory = AttemptHistory(tmp_path)
     memory.begin("another", DIGEST, LABELS, Policy())
     assert memory.forget("demo")
     assert not memory.forget("demo")
-    assert memory.of("demo", DIGEST) == Attempts(DIGEST.hex())
+    assert memory.of("demo", DIGEST) == AttemptRecord(DIGEST.hex())
     assert memory.begin("demo", DIGEST, OTHER, Policy(min_objects=21)).rounds == 0
     assert memory.of("another", DIGEST).labels == LABELS.hex()
 
@@ -433,8 +433,8 @@ def test_damaged_attempts_are_an_error_and_not_a_new_beginning(tmp_path: Path) -
     for damage in ("", "{", "[]", "{}", "7", json.dumps({**asdict(known), "more": 1}), path.read_text()[:-9]):
         path.write_text(damage)
         for use in (
-            lambda: Memory(tmp_path).of("demo", DIGEST),
-            lambda: Memory(tmp_path).begin("demo", DIGEST, LABELS, Policy()),
+            lambda: AttemptHistory(tmp_path).of("demo", DIGEST),
+            lambda: AttemptHistory(tmp_path).begin("demo", DIGEST, LABELS, Policy()),
         ):
             with pytest.raises(ConfigError, match="is damaged"):
                 use()
@@ -450,7 +450,7 @@ class Terminal(StringIO):
 
 def test_allow_roster_warns_and_asks(run: Run, north: Path, tmp_path: Path) -> None:
     labels, rosters = tmp_path / "labels.csv", Rosters(north / "state")
-    Journal(north / "state").write(Entry("demo", "refused", 1, sites=FEWER, rule="one roster per label file"))
+    JobIndex(north / "state").write(Entry("demo", "refused", 1, sites=FEWER, rule="one roster per label file"))
     needless = run("ce-client", "allow-roster", "demo", "--config", north)
     assert (needless.code, needless.out) == (
         0,
@@ -470,7 +470,7 @@ def test_allow_roster_warns_and_asks(run: Run, north: Path, tmp_path: Path) -> N
     with patch.object(sys, "stdin", Terminal("y\n")):
         assert "allowed: totals with north, south" in run("ce-client", "allow-roster", "demo", "--config", north).out
     rosters.check(labels, content_digest(labels), FEWER)
-    Journal(north / "state").write(Entry("wider", "refused", 1, sites=(*SITES, "west")))
+    JobIndex(north / "state").write(Entry("wider", "refused", 1, sites=(*SITES, "west")))
     given = run("ce-client", "allow-roster", "wider", "--yes", "--config", north, "--format", "json")
     assert (given.code, given.json["allowed"], given.json["others"]) == (0, True, [list(SITES)])
     assert not (north / "state" / "ledger.jsonl").exists(), "only the daemon writes there"
@@ -613,10 +613,10 @@ def test_forget_removes_what_is_kept_of_a_job_and_never_the_ledger(run: Run, nor
     ledger, labels = write_ledger(north), tmp_path / "labels.csv"
 
     def keep(job: str) -> None:
-        Journal(state).write(Entry(job, "running", 1, sites=SITES))
+        JobIndex(state).write(Entry(job, "running", 1, sites=SITES))
         Previews(state).write(PREVIEW)
         Consents(state).decide(job, DIGEST, SITES, "approved")
-        Memory(state).begin(job, DIGEST, LABELS, Policy())
+        AttemptHistory(state).begin(job, DIGEST, LABELS, Policy())
         (state / "checkpoints" / name_of(job)).mkdir(parents=True)
         (state / "checkpoints" / name_of(job) / "3").touch()
         (results / job).mkdir(parents=True, exist_ok=True)
@@ -643,7 +643,7 @@ def test_forget_removes_what_is_kept_of_a_job_and_never_the_ledger(run: Run, nor
 def test_a_job_with_the_name_of_a_path_forgets_nothing_elsewhere(run: Run, north: Path) -> None:
     (north / "results").mkdir()
     for name in ("../state", "..", ".", str(north / "results")):
-        Journal(north / "state").write(Entry(name, "refused", 1))
+        JobIndex(north / "state").write(Entry(name, "refused", 1))
         forgotten = run("ce-client", "forget", name, "--results", "--config", north, "--format", "json")
         assert (forgotten.json["removed"], forgotten.json["kept"]) == (["journal"], ["ledger"])
     assert (north / "site.key").exists()

@@ -39,9 +39,9 @@ from ce.errors import ConfigError
 from ce.identity.authority import Authority
 from ce.service.settings import check_address
 from ce.transport.frames import PROTOCOL
-from ce.transport.tls import Credentials
+from ce.transport.tls import TlsCredentials
 from ce_client.config import ClientSettings
-from ce_client.daemon.site_files import Resources
+from ce_client.daemon.site_files import SiteFiles
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import site_pb2, site_pb2_grpc
 
@@ -612,7 +612,7 @@ def test_the_certificate_of_somebody_else(run: Run, deployment: Deployment, tmp_
 # Clocks.
 
 
-def in_an_hour(authority: Authority, *names: str, **how: Any) -> Credentials:
+def in_an_hour(authority: Authority, *names: str, **how: Any) -> TlsCredentials:
     """A certificate as it looks to somebody whose clock is an hour behind."""
     return forge(authority, *names, signed_by=authority, from_day=1 / 24, to_day=9, **how)
 
@@ -682,7 +682,7 @@ def test_a_coordinator_whose_clock_is_an_hour_off(
 ) -> None:
     north = tmp_path / "north"
     shutil.copytree(deployment.directory / "north", north, ignore=shutil.ignore_patterns("state", "results"))
-    own = Resources.open(deployment.sites["north"]).credentials
+    own = SiteFiles.open(deployment.sites["north"]).credentials
     key, certificate = ((deployment.hub / f"coordinator.{ending}").read_bytes() for ending in ("key", "pem"))
     server = grpc.server(ThreadPoolExecutor(4))
     service = LateClock(ahead_s)

@@ -21,12 +21,12 @@ from ce.errors import CeError, ConfigError, LimitReached, MessageError
 from ce.job import LARGEST_FILE, Job
 from ce.protocol.engine.snapshots import pack
 from ce.service import checkpoints
-from ce.service.checkpoints import CheckpointFiles, Label, NotKept, local_key
+from ce.service.checkpoints import CheckpointFailed, CheckpointFiles, CheckpointId, local_key
 from ce.transport.frames import MOST_HELD, PROTOCOL
 from ce_client import config as client
 from ce_client.config import ClientSettings
-from ce_client.state.job_index import Entry, Journal
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_client.state.job_index import Entry, JobIndex
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.instructions import Close, SaveSite, Send
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import site_pb2 as pb
@@ -69,7 +69,7 @@ TESTED: Mapping[str, str] = {
 
 def test_every_limit_of_the_configuration_has_a_test() -> None:
     keys = {f"limits.{own.name}" for own in fields(Limits)}
-    keys |= {f"checkpoints.{own.name}" for own in fields(Keeping) if own.type == "int"}
+    keys |= {f"checkpoints.{own.name}" for own in fields(CheckpointSettings) if own.type == "int"}
     keys |= {f"site: limits.{own.name}" for own in fields(client.Limits)}
     keys |= {f"site: {own.name}" for own in fields(ClientSettings) if own.type == "int" and own.name != "threads"}
     assert keys == set(TESTED)
@@ -254,9 +254,9 @@ def test_as_many_jobs_as_a_site_is_in_at_once(sites: dict[str, ClientSettings]) 
         table.submit(job(name).definition(), name)
     table.run()
     assert table.closed == []
-    assert sorted(table.seats["north"].participants) == ["a", "b"]
+    assert sorted(table.seats["north"].site_attempts) == ["a", "b"]
     assert refused_by(table.machine.records["c"], "north", "limits.jobs_at_once")
-    assert Journal(sites["north"].state).find("c") is None
+    assert JobIndex(sites["north"].state).find("c") is None
     table.connect("east", "west")
     table.run()
     assert {table.machine.records[name].state for name in "ab"} == {"done"}
@@ -269,7 +269,7 @@ def test_as_many_jobs_as_a_site_keeps_notes_of(sites: dict[str, ClientSettings])
     before = sorted(sites["north"].state.rglob("*"))
     assert refused_by(run(table, "c"), "north", "limits.jobs_remembered")
     assert sorted(sites["north"].state.rglob("*")) == before
-    Journal(sites["north"].state).forget("a")
+    JobIndex(sites["north"].state).forget("a")
     assert run(table, "d").state == "done"
 
 
@@ -296,8 +296,8 @@ def test_what_a_site_lists_in_hello_has_an_end(sites: dict[str, ClientSettings],
     monkeypatch.setattr("ce_client.daemon.jobs.MOST_HELD", 5)
     seat = seat_of(sites["north"])
     for number in range(6):
-        seat.desk._journal.write(Entry(f"{number}", "offered", 1))
-    assert len(seat.desk.held()) == 5
+        seat.site_jobs._job_index.write(Entry(f"{number}", "offered", 1))
+    assert len(seat.site_jobs.held()) == 5
 
 
 @pytest.mark.parametrize(
@@ -314,15 +314,15 @@ def test_offers_that_cannot_be_leave_nothing_behind(sites: dict[str, ClientSetti
     seat = seat_of(sites["north"])
     for epoch in (1, 2):
         offer.epoch = epoch
-        own = seat.desk.addressed("offer", offer)
+        own = seat.site_jobs.addressed("offer", offer)
         assert own is not None
-        assert not seat.desk.engaged(own)
+        assert not seat.site_jobs.engaged(own)
         (reply,) = own.receive("offer", offer)
         assert reply.WhichOneof("frame") == "refusal"
         assert len(reply.refusal.sentence) < 200
-        seat.desk.note(own)
+        seat.site_jobs.note(own)
     assert [path.name for path in sites["north"].state.rglob("*") if path.is_file()] == ["ledger.jsonl"]
-    assert seat.desk.held() == []
+    assert seat.site_jobs.held() == []
 
 
 def test_a_flood_of_offers_that_come_to_nothing_leaves_what_the_limit_says(sites: dict[str, ClientSettings]) -> None:
@@ -330,16 +330,16 @@ def test_a_flood_of_offers_that_come_to_nothing_leaves_what_the_limit_says(sites
     for number in range(200):
         name = f"job {number}"
         offer = pb.Offer(job=name, epoch=1, definition=job(name).definition(), roster=SITES)
-        own = seat.desk.addressed("offer", offer)
+        own = seat.site_jobs.addressed("offer", offer)
         assert own is not None
         list(own.receive("offer", offer))
-        seat.desk.note(own)
-        seat.desk.ended(pb.Ended(job=name, epoch=1, state="cancelled", reason="again"))
+        seat.site_jobs.note(own)
+        seat.site_jobs.ended(pb.Ended(job=name, epoch=1, state="cancelled", reason="again"))
     files = [path for path in sites["north"].state.rglob("*") if path.is_file()]
     assert len(files) <= 1 + 2 * 20
     assert (sites["north"].state / "ledger.jsonl").stat().st_size < 1000
-    assert not seat.desk.participants
-    assert not seat.desk._noted
+    assert not seat.site_jobs.site_attempts
+    assert not seat.site_jobs._noted
 
 
 def test_how_a_job_ended_is_kept_in_a_line(sites: dict[str, ClientSettings]) -> None:
@@ -349,13 +349,13 @@ def test_how_a_job_ended_is_kept_in_a_line(sites: dict[str, ClientSettings]) -> 
     table.submit(job().definition())
     table.run()
     said = pb.Ended(job="job", epoch=1, state="no such state", reason="\x1b[2J\n" + "x" * 2**20, rule="r" * 2**20)
-    desk = table.seats["north"].desk
-    desk.ended(said)
-    entry = Journal(sites["north"].state).entry("job")
+    site_jobs = table.seats["north"].site_jobs
+    site_jobs.ended(said)
+    entry = JobIndex(sites["north"].state).entry("job")
     assert (entry.state, entry.over) == ("failed", True)
     assert entry.reason == " [2J " + "x" * 995
     assert entry.rule == "r" * 100
-    assert desk.held() == []
+    assert site_jobs.held() == []
 
 
 def test_a_site_that_comes_and_goes_does_not_keep_the_disk_busy(sites: dict[str, ClientSettings]) -> None:
@@ -378,25 +378,25 @@ def test_a_site_that_comes_and_goes_does_not_keep_the_disk_busy(sites: dict[str,
 # Checkpoints.
 
 STATE = {"exchanges": 3, "numbers": np.arange(1000.0)}
-STATE_SIZE = sum(len(piece) for piece in pack(STATE))
+STATE_SIZE = sum(len(chunk) for chunk in pack(STATE))
 
 
 def test_a_checkpoint_as_large_as_it_may_be(tmp_path: Path) -> None:
     kept = CheckpointFiles(tmp_path, bytes(32), STATE_SIZE)
-    kept.save("job", b"c", Label(1, 1), STATE)
-    assert kept.labels("job", b"c") == [Label(1, 1)]
-    with pytest.raises(NotKept, match=re.escape("(checkpoints.largest; largest_checkpoint at a site)")):
-        CheckpointFiles(tmp_path, bytes(32), STATE_SIZE - 1).save("job", b"c", Label(1, 2), STATE)
-    assert kept.labels("job", b"c") == [Label(1, 1)]
+    kept.save("job", b"c", CheckpointId(1, 1), STATE)
+    assert kept.labels("job", b"c") == [CheckpointId(1, 1)]
+    with pytest.raises(CheckpointFailed, match=re.escape("(checkpoints.largest; largest_checkpoint at a site)")):
+        CheckpointFiles(tmp_path, bytes(32), STATE_SIZE - 1).save("job", b"c", CheckpointId(1, 2), STATE)
+    assert kept.labels("job", b"c") == [CheckpointId(1, 1)]
 
 
 def test_a_checkpoint_leaves_room_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda _: usage._replace(free=STATE_SIZE + 1000))
-    CheckpointFiles(tmp_path, bytes(32), 2**20, 1000).save("job", b"c", Label(1, 1), STATE)
-    with pytest.raises(NotKept, match=re.escape("(checkpoints.least_free; least_free at a site)")):
-        CheckpointFiles(tmp_path, bytes(32), 2**20, 1001).save("job", b"c", Label(1, 2), STATE)
-    assert CheckpointFiles(tmp_path, bytes(32), 2**20).labels("job", b"c") == [Label(1, 1)]
+    CheckpointFiles(tmp_path, bytes(32), 2**20, 1000).save("job", b"c", CheckpointId(1, 1), STATE)
+    with pytest.raises(CheckpointFailed, match=re.escape("(checkpoints.least_free; least_free at a site)")):
+        CheckpointFiles(tmp_path, bytes(32), 2**20, 1001).save("job", b"c", CheckpointId(1, 2), STATE)
+    assert CheckpointFiles(tmp_path, bytes(32), 2**20).labels("job", b"c") == [CheckpointId(1, 1)]
 
 
 @pytest.mark.parametrize("content", ["", "00", "no key", "00" * 31, "00" * 33])
@@ -408,6 +408,6 @@ def test_a_key_of_checkpoints_that_is_none_is_not_used(tmp_path: Path, content: 
 
 def test_a_job_without_checkpoints_is_done_all_the_same(sites: dict[str, ClientSettings]) -> None:
     small = configured(sites, "north", largest_checkpoint=1)
-    table = Table(small, keeping=Keeping(every_s=0, every_exchanges=1))
+    table = Table(small, keeping=CheckpointSettings(every_s=0, every_exchanges=1))
     table.connect()
     assert run(table, max_iterations=4).state == "done"

@@ -26,8 +26,8 @@ from ce.service.checkpoints import MemoryCheckpoints
 from ce.transport import tls
 from ce.transport.call_errors import explain
 from ce.transport.frames import PROTOCOL
-from ce.transport.tls import Credentials, open_channel
-from ce_client.daemon.site_files import Resources
+from ce.transport.tls import TlsCredentials, open_channel
+from ce_client.daemon.site_files import SiteFiles
 from ce_coordinator import daemon
 from ce_coordinator.cli.operator_call import open_credentials as operators
 from ce_coordinator.config import CoordinatorSettings
@@ -36,9 +36,9 @@ from ce_coordinator.core.machine import Machine
 from ce_coordinator.daemon import open_credentials, raise_open_files
 from ce_coordinator.service import call_limits as doors
 from ce_coordinator.service import site_service as sites
-from ce_coordinator.service.authorisation import Access
-from ce_coordinator.service.call_limits import Doors
-from ce_coordinator.service.runner import Conductor
+from ce_coordinator.service.authorisation import Authorisation
+from ce_coordinator.service.call_limits import CallLimits
+from ce_coordinator.service.runner import Runner
 from ce_coordinator.store.memory import MemoryStore
 from ce_proto.v1 import operator_pb2 as operator_pb
 from ce_proto.v1 import operator_pb2_grpc, site_pb2_grpc
@@ -55,7 +55,7 @@ def _deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     return Deployment(tmp_path_factory.mktemp("deployment"), SITES)
 
 
-class WatchedDoors(Doors):
+class WatchedDoors(CallLimits):
     """Somebody looks who comes and goes."""
 
     def __init__(self, limits: Limits) -> None:
@@ -84,11 +84,11 @@ class Hub:
         settings: CoordinatorSettings = replace(deployment.settings, listen="127.0.0.1:0", limits=limits)
         name, credentials = open_credentials(settings)
         machine = Machine(name, "test", limits, 1)
-        self.conductor = Conductor(machine, MemoryStore(), MemoryCheckpoints())
+        self.runner = Runner(machine, MemoryStore(), MemoryCheckpoints())
         self.doors = WatchedDoors(limits)
-        with mock.patch.object(daemon, "Doors", return_value=self.doors):
-            access = Access(DenyList(settings.denied))
-            self.server, self.port, _ = daemon._server(settings, credentials, self.conductor, access)
+        with mock.patch.object(daemon, "CallLimits", return_value=self.doors):
+            access = Authorisation(DenyList(settings.denied))
+            self.server, self.port, _ = daemon._server(settings, credentials, self.runner, access)
         self.address = f"127.0.0.1:{self.port}"
 
 
@@ -99,12 +99,12 @@ async def running_hub(deployment: Deployment, **limits: int) -> AsyncIterator[Hu
     try:
         yield own
     finally:
-        await own.conductor.stop(Unreachable("the end"))
+        await own.runner.stop(Unreachable("the end"))
         await own.server.stop(0)
 
 
-def papers(deployment: Deployment, site: str) -> Credentials:
-    return Resources.open(deployment.sites[site]).credentials
+def papers(deployment: Deployment, site: str) -> TlsCredentials:
+    return SiteFiles.open(deployment.sites[site]).credentials
 
 
 def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -134,7 +134,7 @@ class Context:
 
 
 @contextmanager
-def entered(gate: Doors, *certificates: bytes) -> Iterator[None]:
+def entered(gate: CallLimits, *certificates: bytes) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for certificate in certificates:
             stack.enter_context(gate._entered(Context(certificate)))
@@ -142,7 +142,7 @@ def entered(gate: Doors, *certificates: bytes) -> Iterator[None]:
 
 
 def test_as_many_calls_as_the_limits_say_and_no_more() -> None:
-    gate = Doors(Limits(streams=4, streams_per_certificate=2))
+    gate = CallLimits(Limits(streams=4, streams_per_certificate=2))
     for _ in range(2):  # all that was taken is given back
         with entered(gate, b"a", b"a", b"b"):
             with pytest.raises(LimitReached, match=r"limits\.streams_per_certificate"), entered(gate, b"a"):
@@ -223,7 +223,7 @@ def test_a_byte_now_and_then_is_not_a_hello(deployment: Deployment, monkeypatch:
             sent, ended = await asyncio.to_thread(drip)
             assert ended
             assert 0 < sent < len(message)
-            assert own.conductor.machine.connections == {}
+            assert own.runner.machine.connections == {}
 
     play(scene)
 
@@ -276,11 +276,11 @@ def test_who_asks_and_never_reads_is_cut_off(
                     while True:
                         await call.write(question)
 
-            over, ended = asyncio.Event(), own.conductor.ended
-            own.conductor.ended = lambda *which: (ended(*which), over.set())  # type: ignore[method-assign,assignment]
+            over, ended = asyncio.Event(), own.runner.ended
+            own.runner.ended = lambda *which: (ended(*which), over.set())  # type: ignore[method-assign,assignment]
             asking = asyncio.create_task(ask())
             await over.wait()
-            assert own.conductor.machine.connections == {}
+            assert own.runner.machine.connections == {}
             # It does not read that its stream is ended, either: the call counts as one of its own until it goes.
             call.cancel()
             asking.cancel()

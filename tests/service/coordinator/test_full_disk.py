@@ -25,10 +25,10 @@ from ce.service.checkpoints import CheckpointFiles
 from ce_client.config import ClientSettings
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
-from ce_coordinator.core.checkpoint_schedule import Keeping
+from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
-from ce_coordinator.service import runner as conductor
+from ce_coordinator.service import runner as runner
 from ce_proto.v1 import operator_pb2 as operator_pb
 from ce_proto.v1 import site_pb2 as pb
 
@@ -57,28 +57,28 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def states(table: ConductedTable, site: str) -> list[str]:
-    return [entry.state for entry in table.seats[site].desk._journal.entries()]
+    return [entry.state for entry in table.seats[site].site_jobs._job_index.entries()]
 
 
 @pytest.fixture(name="soon")
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that the disk did not take are tried again at once."""
-    monkeypatch.setattr(conductor, "RETRY_S", 0.01)
+    monkeypatch.setattr(runner, "RETRY_S", 0.01)
 
 
 async def until(table: ConductedTable, there: Callable[[], bool]) -> None:
     """The conductor's own timer tries again; each of its ticks is looked at."""
-    assert table.conductor is not None
+    assert table.runner is not None
     ticked = asyncio.Event()
-    tick = table.conductor._tick
+    tick = table.runner._tick
 
     def told() -> None:
         tick()
         ticked.set()
 
-    table.conductor._tick = told  # type: ignore[method-assign]
-    table.conductor._timer_at = None
-    table.conductor._set_timer()
+    table.runner._tick = told  # type: ignore[method-assign]
+    table.runner._timer_at = None
+    table.runner._set_timer()
     while not there():
         await ticked.wait()
         ticked.clear()
@@ -146,12 +146,12 @@ def test_that_a_job_is_done_is_announced_when_it_is_written(sites: dict[str, Cli
         await table.rest()
         assert store.job("first").state == "running"  # type: ignore[union-attr]
         assert states(table, "north") == ["running"]
-        assert "first" in table.seats["north"].participants
+        assert "first" in table.seats["north"].site_attempts
         store.full_for = set()
         await until(table, lambda: store.saved[-1] == ("first", "done"))
         await table.rest()
         assert states(table, "north") == ["done"]
-        assert table.seats["north"].participants == {}
+        assert table.seats["north"].site_attempts == {}
 
     play(scene)
 
@@ -217,8 +217,8 @@ def test_what_could_not_be_written_is_tried_once_more_before_the_coordinator_sto
         table.submit(job().definition())
         await table.rest()
         store.full_for = set()
-        assert table.conductor is not None
-        await table.conductor.stop(JobFailed("the end"))
+        assert table.runner is not None
+        await table.runner.stop(JobFailed("the end"))
         assert store.saved[-1] == ("first", "failed")
 
     play(scene)
@@ -263,7 +263,7 @@ def until_told(table: Table, site: str, kind: str, step: int = 0) -> None:
 SENTENCES = {
     # When there is no room, by what reaches the site: its exit code, and what the others hear.
     ("offer", 0): (4, "north: the configuration of this site cannot be used; its log says why"),
-    ("sealed_key", 0): (
+    ("encrypted_key", 0): (
         7,
         "north: the ledger of this site cannot be written (No space left on device): nothing is sent",
     ),
@@ -301,9 +301,9 @@ def test_a_site_without_room_refuses_and_takes_part_again_when_there_is(
     # All that was sent is in a ledger, and ledgers are whole.
     heads = set()
     for site, seat in table.seats.items():
-        seat.desk.stopped()
+        seat.site_jobs.stopped()
         ledger = sites[site].state / LEDGER
-        assert verify(ledger, seat.resources.certificate).head
+        assert verify(ledger, seat.site_files.certificate).head
         heads |= {line["hash"] for line in entries(ledger)}
     sent = [pb.SiteFrame.FromString(frame) for frame in table.up_recording]
     answers = [frame.answer for frame in sent if frame.WhichOneof("frame") == "answer"]
@@ -340,7 +340,7 @@ def test_a_job_goes_on_without_checkpoints_that_the_disk_has_no_room_for(
 ) -> None:
     async def scene() -> None:
         kept = CheckpointFiles(tmp_path / "kept", bytes(32), 2**20)
-        table = ConductedTable(sites, Disk(), None, Keeping(every_s=0, every_exchanges=1), kept)
+        table = ConductedTable(sites, Disk(), None, CheckpointSettings(every_s=0, every_exchanges=1), kept)
         table.connect()
         checkpoints = {"the coordinator's": tmp_path / "kept", "a site's": sites["north"].state / "checkpoints"}
         disk = SmallDisk(checkpoints[whose], monkeypatch)

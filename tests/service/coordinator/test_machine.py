@@ -26,8 +26,8 @@ from ce.errors import (
     VersionMismatch,
 )
 from ce.job import PRIVACY
-from ce_client.state.attempt_history import Memory
-from ce_coordinator.core.attempt_rounds import Rounds
+from ce_client.state.attempt_history import AttemptHistory
+from ce_coordinator.core.attempt_rounds import AttemptRounds
 from ce_coordinator.core.instructions import Close, SaveJob, Send
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
@@ -216,7 +216,7 @@ def test_a_refusal_names_site_and_rule_and_reaches_everybody(sit: Callable[..., 
     record = table.machine.records["job"]
     assert (record.state, record.rule, record.exit_code) == ("failed", "weakest_privacy", 6)
     assert record.reason.startswith('north: the job\'s sums are "plain"')
-    assert all(not seat.participants for seat in table.seats.values()), "a site was not told"
+    assert all(not seat.site_attempts for seat in table.seats.values()), "a site was not told"
 
 
 def test_cancelling_tells_everybody_and_twice_is_once(sit: Callable[..., Table]) -> None:
@@ -230,7 +230,7 @@ def test_cancelling_tells_everybody_and_twice_is_once(sit: Callable[..., Table])
     record = table.machine.records["job"]
     assert (record.state, record.reason, record.exit_code) == ("cancelled", "cancelled by olga", 8)
     assert table.machine.cancel("job", "otto", table.now) == []
-    assert all(not seat.participants for seat in table.seats.values())
+    assert all(not seat.site_attempts for seat in table.seats.values())
 
 
 def test_questions_about_jobs_that_are_not(sit: Callable[..., Table]) -> None:
@@ -299,7 +299,7 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
         for site in SITES:
             # Starts follow from the job's name, which stands for one job only.
             shutil.rmtree(tmp_path / site / "results")
-            Memory(tmp_path / site / "state").forget("same")
+            AttemptHistory(tmp_path / site / "state").forget("same")
     assert results["plain"] == results["masked"] == results["blind"]
     assert reports["masked"] == reports["plain"] | {"privacy": "masked"}
     of_the_job = ("job", "model", "privacy", "layout", "objects", "sites", "columns", "exchanges", "bytes")
@@ -315,14 +315,14 @@ def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
 ) -> None:
     table = sit()
     table.connect()
-    task = Rounds.task
+    task = AttemptRounds.task
 
-    def broken(rounds: Rounds, site: str) -> object:
+    def broken(rounds: AttemptRounds, site: str) -> object:
         if rounds.attempt.job == "unlucky":
             raise KeyError("secret")
         return task(rounds, site)
 
-    monkeypatch.setattr(Rounds, "task", broken)
+    monkeypatch.setattr(AttemptRounds, "task", broken)
     for name in ("unlucky", "lucky"):
         table.submit(job(name).definition(), name)
     table.run()
@@ -344,7 +344,7 @@ def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., Table
     while not ((run := table.machine.runs["job"]).rounds and run.rounds.iterates):
         assert table.step()
     assert [run.objects(site) for site in SITES] == [30, 25, 20]
-    rounds, gathering = run.rounds, run._gathering
+    rounds, gathering = run.rounds, run._setup
     assert rounds is not None
     assert gathering is not None
     assert not rounds._rows

@@ -21,13 +21,13 @@ from ce.errors import ConfigError
 from ce.identity.peers import CHANGED, UNPINNED
 from ce.rules import OF_COMMANDS, RULES
 from ce.service import metrics_http as scraping
-from ce.service.metrics import NONE, OTHER, Instruments, known_rule
+from ce.service.metrics import NONE, OTHER, MetricsRegistry, known_rule
 from ce.service.metrics_http import LARGEST_REQUEST, MOST_CONNECTIONS
 from ce_client.state.attempt_history import RULE as SAME_IN_EVERY_ATTEMPT
 from ce_client.state.consents import RULE as CONSENT
 from ce_client.state.rosters import RULE as ONE_ROSTER
 from ce_coordinator.core.records import JobRecord, JobState
-from ce_coordinator.service.metrics import Meter
+from ce_coordinator.service.metrics import CoordinatorMetrics
 
 SITES = ("east", "north", "south")
 SECRETS = {site: hashlib.sha256(site.encode()).digest() for site in SITES}
@@ -134,8 +134,8 @@ def everything(connection: socket.socket) -> bytes:
     """All that comes until the other end closes, in whatever way."""
     received = b""
     with contextlib.suppress(ConnectionError):
-        while piece := connection.recv(65536):
-            received += piece
+        while chunk := connection.recv(65536):
+            received += chunk
     return received
 
 
@@ -185,7 +185,7 @@ def test_whoever_takes_too_long_is_cut_off(said: bytes, monkeypatch: pytest.Monk
     monkeypatch.setattr(scraping, "LONGEST_S", 0.05)
 
     async def scrape() -> bytes:
-        server = scraping.ScrapeServer(lambda: b"metrics", lambda: (True, "ok"))
+        server = scraping.MetricsServer(lambda: b"metrics", lambda: (True, "ok"))
         port = await server.start("127.0.0.1:0")
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -203,7 +203,7 @@ def test_whoever_takes_too_long_is_cut_off(said: bytes, monkeypatch: pytest.Monk
 
 def test_an_address_that_is_taken_is_an_error_of_the_configuration() -> None:
     async def twice() -> None:
-        first, second = (scraping.ScrapeServer(lambda: b"", lambda: (True, "ok")) for _ in range(2))
+        first, second = (scraping.MetricsServer(lambda: b"", lambda: (True, "ok")) for _ in range(2))
         port = await first.start("127.0.0.1:0")
         try:
             await second.start(f"127.0.0.1:{port}")
@@ -219,18 +219,18 @@ def test_an_address_that_is_taken_is_an_error_of_the_configuration() -> None:
 
 def test_a_metric_has_no_other_labels() -> None:
     with pytest.raises(ValueError, match="job"):
-        Instruments("ce_test").counter("a", "meaning", "state", "job")
+        MetricsRegistry("ce_test").counter("a", "meaning", "state", "job")
 
 
 def test_rules_that_a_site_invents_are_all_one() -> None:
     assert known_rule("min_sites") == "min_sites"
     assert known_rule("") == NONE
     assert known_rule("zqcanaryid0001") == OTHER
-    meter = Meter()
+    meter = CoordinatorMetrics()
     definition = b'{"model": "bce", "privacy": "masked"}'
     record = JobRecord("a", "t", "olga", definition, "failed", 1, 0.0, 0.0, rule="zqcanary")
     meter.saved(record)
-    text = meter.instruments.text()
+    text = meter.registry.text()
     assert b'ce_coordinator_refusals_total{rule="other"} 1.0' in text
     assert b"zqcanary" not in text
 
@@ -250,7 +250,7 @@ def test_every_rule_of_the_code_has_its_label() -> None:
 
 def test_time_goes_to_the_phase_that_a_job_is_in() -> None:
     now = 0.0
-    meter = Meter(lambda: now)
+    meter = CoordinatorMetrics(lambda: now)
 
     def saved(state: JobState, at: float) -> None:
         nonlocal now
@@ -266,6 +266,6 @@ def test_time_goes_to_the_phase_that_a_job_is_in() -> None:
     meter.computing("a")
     saved("done", 25.0)
     now = 1000.0
-    text = meter.instruments.text().decode()
+    text = meter.registry.text().decode()
     for phase, seconds in {"enrolling": 1.0, "aligning": 2.0, "computing": 8.0, "waiting": 4.0}.items():
         assert f'phase_seconds_total{{model="bce",phase="{phase}",privacy="blind"}} {seconds}' in text

@@ -20,8 +20,8 @@ from support.mutations import damaged
 
 from ce.errors import CeError
 from ce.job import Job
-from ce_client.state.attempt_history import Memory
-from ce_client.state.job_index import Journal
+from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.job_index import JobIndex
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import site_pb2 as pb
 
@@ -48,7 +48,7 @@ class AnyOrder(RuleBasedStateMachine):
         # The sites must know nothing of the jobs of these names that they were in before.
         for site in SITES:
             for name in (*JOBS, HONEST.name):
-                for memory in (Memory, Journal):
+                for memory in (AttemptHistory, JobIndex):
                     memory(scene().sites[site].state).forget(name)
         self.table = scene().begin(Random(seed), limits=LIMITS)
         self.runs: list[weakref.ref[Any]] = []
@@ -149,20 +149,20 @@ class AnyOrder(RuleBasedStateMachine):
         table.corrupting.clear()
         for site in SITES:
             table.lose(site)
-        table.settle()
+        table.global_step()
         for name in [own.name for own in machine.records.values() if not own.ended]:
             table.do(machine.cancel(name, "olga", table.now))
-        table.settle()
+        table.global_step()
         table.submit(HONEST.definition(), HONEST.name)
-        table.settle()
+        table.global_step()
         record = machine.records[HONEST.name]
         assert (record.state, record.reason) == ("done", "")
         # What is over leaves nothing behind but its record.
         assert (machine.runs, list(machine._line), table.work) == ({}, [], [])
         assert table.checkpoints._kept == {}
         for seat in table.seats.values():
-            assert seat.participants == {}
-            assert seat.desk._noted == {}
+            assert seat.site_attempts == {}
+            assert seat.site_jobs._noted == {}
         gc.collect()
         assert [run for run in self.runs if run() is not None] == []
 

@@ -20,7 +20,7 @@ from ce.errors import ConfigError
 from ce.identity.names import check_name
 from ce_client.config import ClientSettings
 from ce_client.state.files import name_of
-from ce_client.state.job_index import Entry, Journal
+from ce_client.state.job_index import Entry, JobIndex
 from ce_client.state.results import CONSENSUS, REPORT, Results
 from ce_proto.v1 import site_pb2 as pb
 
@@ -86,7 +86,7 @@ def test_a_link_in_place_of_results_is_refused_before_anything_is_computed(
     table = Table(sites)
     record = run(table, job())
     assert (record.state, record.exit_code) == ("failed", 4)
-    refused = Journal(sites["north"].state).entry("job").reason
+    refused = JobIndex(sites["north"].state).entry("job").reason
     assert refused == f"{results / 'job'}: is a link, and nothing is written through it: remove it"
     assert untouched(precious)
     (results / "job").unlink()
@@ -152,9 +152,9 @@ def test_the_journal_is_not_written_through_a_link_and_is_its_owners_alone(
     state.mkdir()
     for name in (f"{name_of('job')}.json", f"{name_of('job')}.part"):
         (state / name).symlink_to(precious / "keys")
-    Journal(state).write(Entry("job", "offered", 1))
+    JobIndex(state).write(Entry("job", "offered", 1))
     assert untouched(precious)
-    assert Journal(state).entry("job").state == "offered"
+    assert JobIndex(state).entry("job").state == "offered"
     assert (state / f"{name_of('job')}.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -173,12 +173,12 @@ def test_a_name_that_leads_elsewhere_is_nobodys(sites: dict[str, ClientSettings]
     before = sorted(path for path in sites["north"].state.parent.rglob("*") if "state" not in path.parts)
     definition = job("job").definition().replace(b'"name":"job"', b'"name":' + json.dumps(name).encode())
     for offered in (definition, job("job").definition()):
-        own = seat.desk.addressed("offer", pb.Offer(job=name, epoch=1, definition=offered, roster=SITES))
+        own = seat.site_jobs.addressed("offer", pb.Offer(job=name, epoch=1, definition=offered, roster=SITES))
         assert own is not None
         (reply,) = own.receive("offer", own)
         assert reply.WhichOneof("frame") == ("key_share" if name == "~" and offered is definition else "refusal")
-        seat.desk.note(own)
-        seat.desk.ended(pb.Ended(job=name, epoch=1, state="failed"))
+        seat.site_jobs.note(own)
+        seat.site_jobs.ended(pb.Ended(job=name, epoch=1, state="failed"))
     after = sorted(path for path in sites["north"].state.parent.rglob("*") if "state" not in path.parts)
     assert [path for path in after if path not in before] in ([], [sites["north"].results])
 

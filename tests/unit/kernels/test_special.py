@@ -401,7 +401,7 @@ def numerical_gradient(problem: Problem, q: Gaussians, names: tuple[str, ...]) -
     return result
 
 
-def settled(problem: Problem, joint: bool) -> Gaussians:
+def decision(problem: Problem, joint: bool) -> Gaussians:
     q = problem.q
     for _ in range(5000):
         new = (joint_sweep if joint else factorised_sweep)(q, *problem.arguments)
@@ -416,7 +416,7 @@ def settled(problem: Problem, joint: bool) -> Gaussians:
 @given(seed=seeds, k=st.integers(2, 3), joint=st.booleans())
 def test_where_the_sweeps_end_every_gradient_vanishes(seed: int, k: int, joint: bool) -> None:
     problem = Problem(seed, k, spread=1.5)
-    q = settled(problem, joint)
+    q = decision(problem, joint)
     gradients = numerical_gradient(problem, q, ("mu", "eps", "s", "d", "r") if joint else ("mu", "eps", "s", "d"))
     for name, gradient in gradients.items():
         scale = 1.0 if name in ("mu", "eps") else np.minimum(q.s, q.d)

@@ -27,12 +27,12 @@ from ce.metrics import ari
 from ce.models import BCE, Mixture
 from ce.protocol.engine import cell_passes as holdings
 from ce.protocol.engine.starting_parameters import SeededStarts
-from ce.protocol.topology.topology import SharedColumn
+from ce.protocol.topology.topology import TopologyColumn
 from ce.ring import Reals
 from ce.steps import dirichlet
 from ce.steps.bce import BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR
-from ce.steps.model import Settled
+from ce.steps.model import GlobalDecision
 
 laws = settings(deadline=None, max_examples=6, derandomize=True)
 
@@ -54,7 +54,7 @@ def start_tables(table: LabelTable, seed: int, starts: int, k: int) -> list[np.n
     """The tables (starts, k, categories) that a fit with this seed begins with."""
     seeded = SeededStarts.of(seed, [table])
     columns = enumerate(table.clusterings)
-    return [seeded.tables(SharedColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
+    return [seeded.tables(TopologyColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
 
 
 def problem(
@@ -605,14 +605,14 @@ class Retries:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        original = BCESteps.settle
+        original = BCESteps.global_step
 
-        def settle(steps: BCESteps, *args: Any) -> Settled:
-            settled = original(steps, *args)
-            self.count += int(settled.retry.sum())
-            return settled
+        def global_step(steps: BCESteps, *args: Any) -> GlobalDecision:
+            decision = original(steps, *args)
+            self.count += int(decision.retry.sum())
+            return decision
 
-        monkeypatch.setattr(BCESteps, "settle", settle)
+        monkeypatch.setattr(BCESteps, "global_step", global_step)
 
 
 def absurd_trials(monkeypatch: pytest.MonkeyPatch, value: float) -> None:

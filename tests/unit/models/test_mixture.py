@@ -25,7 +25,7 @@ from ce.metrics import ari
 from ce.models import Mixture
 from ce.protocol.engine import cell_passes as holdings
 from ce.protocol.engine.starting_parameters import SeededStarts
-from ce.protocol.topology.topology import SharedColumn
+from ce.protocol.topology.topology import TopologyColumn
 
 laws = settings(deadline=None, max_examples=10, derandomize=True)
 
@@ -139,7 +139,7 @@ def start_tables(table: LabelTable, seed: int, starts: int, k: int) -> list[np.n
     """The tables (starts, k, categories) that a fit with this seed begins with."""
     seeded = SeededStarts.of(seed, [table])
     columns = enumerate(table.clusterings)
-    return [seeded.tables(SharedColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
+    return [seeded.tables(TopologyColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
 
 
 @dataclass(frozen=True)

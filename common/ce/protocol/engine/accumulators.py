@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import MessageError
-from ce.protocol.messages.task import Answer, Piece, Step, pieces
+from ce.protocol.messages.task import Answer, ArrayChunk, Step, chunks
 from ce.ring import Words
 
 
@@ -37,7 +37,7 @@ class _Contribution:
     read: dict[str, int] = field(default_factory=dict)
 
 
-class Totals:
+class Accumulators:
     """Accumulators, and how far each site's contribution to them has come.
 
     `mail` is what is passed on rather than added: for each site the arrays of bytes that it sends, with their sizes.
@@ -75,7 +75,7 @@ class Totals:
     @property
     def mail(self) -> dict[tuple[str, str], NDArray[np.uint8]]:
         """What is to be passed on, by sender and receiver."""
-        return {(site, name.removeprefix("sealed/")): content for (site, name), content in self._mail.items()}
+        return {(site, name.removeprefix("box/")): content for (site, name), content in self._mail.items()}
 
     @property
     def size(self) -> int:
@@ -91,38 +91,38 @@ class Totals:
         """A site begins its contribution, or begins it again."""
         self._contribution(site).read.clear()
 
-    def add(self, site: str, piece: Piece) -> None:
+    def add(self, site: str, chunk: ArrayChunk) -> None:
         """Add one piece. Nothing is added of a piece that is not what was asked for."""
         contribution = self._contribution(site)
-        name = piece.name
+        name = chunk.name
         if name not in contribution.names:
             raise MessageError(f"{site}: sends an array that was not asked for")
         if (site, name) in self._mail:
-            self._take_mail(site, contribution, piece)
+            self._take_mail(site, contribution, chunk)
             return
         asked = self._asked[name]
-        if piece.words.dtype != np.int64 or piece.shape != asked.shape or piece.fraction_bits != asked.fraction_bits:
+        if chunk.words.dtype != np.int64 or chunk.shape != asked.shape or chunk.fraction_bits != asked.fraction_bits:
             raise MessageError(f"{site}: {name} does not have the expected type, shape and scale")
-        end = piece.begin + len(piece.words)
+        end = chunk.begin + len(chunk.words)
         total = self[name].reshape(-1)
-        if piece.begin != contribution.read.get(name, 0) or end > len(total):
+        if chunk.begin != contribution.read.get(name, 0) or end > len(total):
             raise MessageError(f"{site}: {name} does not arrive in order")
         contribution.read[name] = end
-        begin = max(piece.begin, contribution.added.get(name, 0))
+        begin = max(chunk.begin, contribution.added.get(name, 0))
         if end > begin:
-            words: Any = piece.words  # checked above
-            total[begin:end] += words[begin - piece.begin :]
+            words: Any = chunk.words  # checked above
+            total[begin:end] += words[begin - chunk.begin :]
             contribution.added[name] = end
 
-    def _take_mail(self, site: str, contribution: _Contribution, piece: Piece) -> None:
-        room = self._mail[site, piece.name]
-        begin, end = piece.begin, piece.begin + len(piece.words)
-        if piece.words.dtype != np.uint8 or piece.shape != room.shape or end > len(room):
-            raise MessageError(f"{site}: {piece.name} is not bytes of the expected size")
-        if begin != contribution.read.get(piece.name, 0):
-            raise MessageError(f"{site}: {piece.name} does not arrive in order")
-        contribution.read[piece.name] = end
-        room[begin:end] = piece.words
+    def _take_mail(self, site: str, contribution: _Contribution, chunk: ArrayChunk) -> None:
+        room = self._mail[site, chunk.name]
+        begin, end = chunk.begin, chunk.begin + len(chunk.words)
+        if chunk.words.dtype != np.uint8 or chunk.shape != room.shape or end > len(room):
+            raise MessageError(f"{site}: {chunk.name} is not bytes of the expected size")
+        if begin != contribution.read.get(chunk.name, 0):
+            raise MessageError(f"{site}: {chunk.name} does not arrive in order")
+        contribution.read[chunk.name] = end
+        room[begin:end] = chunk.words
 
     def end(self, site: str) -> None:
         """A site's contribution is complete."""
@@ -147,7 +147,7 @@ class AddingUp(ABC):
     _step: Step | None  # None: the job is over
     _exchanges: int
     _resume: int  # the origin of the state that the sites are to go on from, in a round that was restored
-    _totals: Totals
+    _totals: Accumulators
 
     @property
     def round(self) -> int:
@@ -180,16 +180,16 @@ class AddingUp(ABC):
     def add(self, site: str, answer: Answer) -> None:
         """Add one site's whole answer to the totals."""
         self.begin(site, answer)
-        for piece in pieces(answer):
-            self.add_piece(site, piece)
+        for chunk in chunks(answer):
+            self.add_chunk(site, chunk)
         self.end(site)
 
     @abstractmethod
     def begin(self, site: str, answer: Answer) -> None:
         """A site begins its answer, or begins it again; its arrays follow as pieces."""
 
-    def add_piece(self, site: str, piece: Piece) -> None:
-        self._totals.add(site, piece)
+    def add_chunk(self, site: str, chunk: ArrayChunk) -> None:
+        self._totals.add(site, chunk)
 
     def end(self, site: str) -> None:
         self._totals.end(site)

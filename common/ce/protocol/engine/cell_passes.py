@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ce.kernels.cells import ColumnCells, TileCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
-from ce.protocol.topology.topology import Block, Categories, Rows, SharedColumn, View
+from ce.protocol.topology.topology import Block, Categories, Rows, SiteView, TopologyColumn
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.model import Model
 
@@ -54,13 +54,13 @@ class Segment:
         return len(self.entries)
 
 
-class Holdings:
+class CellPasses:
     """All that a site holds in one job."""
 
     def __init__(
         self,
         table: LabelTable,
-        topology: View,
+        topology: SiteView,
         rows: Mapping[int, Rows],
         model: Model,
         *,
@@ -70,7 +70,7 @@ class Holdings:
     ) -> None:
         used = table.columns if model.uses_votes else table.clusterings
         held = {column.name: column for column in used}
-        self.clusterings: list[SharedColumn] = list(topology.clusterings)
+        self.clusterings: list[TopologyColumn] = list(topology.clusterings)
         self._labels = {c.index: held[c.name].recode(c.categories) for c in self.clusterings}
         self._votes = [held[c.name].recode(classes) for c in topology.classifiers] if model.uses_votes else []
         self._observed = {c.index: held[c.name].observed for c in topology.columns}
@@ -207,14 +207,14 @@ class Holdings:
             slices = {blocks[0].index: slice(0, len(entries))}
             if len(entries) == len(own):
                 weights = None
-        pieces = []
+        chunks = []
         for objects in tiles(len(entries), width):
             inside = entries[objects]
             present = tuple(c for c, column in self._labels.items() if column.observed[inside].any())
             weight = None if weights is None else weights[objects]
             cells = [ColumnCells.of(self._labels[c], inside, weight) for c in present]
-            pieces.append(Tile(objects, present, TileCells.of(cells, width)))
-        return Segment(own, entries, inverse, weights, slices, pieces)
+            chunks.append(Tile(objects, present, TileCells.of(cells, width)))
+        return Segment(own, entries, inverse, weights, slices, chunks)
 
 
 def _count(columns: Iterable[Column], segment: Segment) -> Words:

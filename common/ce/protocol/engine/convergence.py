@@ -16,7 +16,7 @@ TIE = 1e-6
 
 
 @dataclass
-class Path:
+class BoundPath:
     """The accepted iterates of one start: their bounds, and for how long no label has moved."""
 
     bounds: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Path:
         return change < tol * size or (self.still >= STILL_ITERATIONS and change < STILL_TOLERANCE * size)
 
 
-def winner(paths: Mapping[int, Path]) -> int:
+def winner(paths: Mapping[int, BoundPath]) -> int:
     """The lowest-numbered start whose last bound is within TIE, relative, of the best."""
     best = max(path.bounds[-1] for path in paths.values())
     if not math.isfinite(best):

@@ -20,18 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import InputError, MessageError
-from ce.protocol.engine.accumulators import AddingUp, Asked, Totals
-from ce.protocol.engine.convergence import Path, winner
+from ce.protocol.engine.accumulators import Accumulators, AddingUp, Asked
+from ce.protocol.engine.convergence import BoundPath, winner
 from ce.protocol.engine.invariants import check_column_sums, check_object_sums, check_opening, check_shares
-from ce.protocol.engine.object_state import ObjectBlock, cluster_sizes, select
-from ce.protocol.engine.shared_objects import Pseudonyms, SharedBlocks
+from ce.protocol.engine.object_state import ObjectState, cluster_sizes, select
+from ce.protocol.engine.shared_objects import Pseudonyms, SharedObjects
 from ce.protocol.engine.snapshots import Snapshot, by_number, numbered
 from ce.protocol.messages.steps import asked, first_step, shares_of
 from ce.protocol.messages.task import Answer, Array, Step, Task, fraction_bits
-from ce.protocol.topology.topology import View
+from ce.protocol.topology.topology import SiteView
 from ce.ring import Reals, Scale, Words, decode
 from ce.steps.agreement import kappa
-from ce.steps.model import Model, Settled, State, keep_old_rows, no_votes, stage_of
+from ce.steps.model import GlobalDecision, Model, State, no_votes, stage_of, with_unchanged_rows
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Outcome:
 
     winner: int
     globals: State  # of the winner, axis of starts kept (length 1)
-    paths: dict[int, Path]
+    paths: dict[int, BoundPath]
     iterations: int
     exchanges: int
     kappa: float | None  # do the clusterings follow the classes? None for models without votes
@@ -65,7 +65,7 @@ class Home(AddingUp):
 
     def __init__(
         self,
-        view: View,
+        view: SiteView,
         model: Model,
         on_progress: Callable[[Progress], None] | None = None,
         *,
@@ -80,12 +80,12 @@ class Home(AddingUp):
         self._sites = view.sites if member is None else (member,)
         self._groups = view.groups
         self._shared_columns = [column for group in self._groups.values() for column in group.columns]
-        self._scattered = member is not None and not view.together
-        self._shared = SharedBlocks(view, member if self._scattered else None, pseudonyms)
-        self._objects: ObjectBlock  # of all shared blocks, one after the other
+        self._scattered = member is not None and not view.shared_by_all
+        self._shared = SharedObjects(view, member if self._scattered else None, pseudonyms)
+        self._objects: ObjectState  # of all shared blocks, one after the other
         self._round = 0
         self._step: Step | None = None  # None: the job is over
-        self._totals: Totals
+        self._totals: Accumulators
         self._column_sums: dict[int, Words] = {}  # of the last exchange that asked for them
         self._whole: dict[str, Words] = {}  # totals over all objects, by name, as far as they are known
         self._own_shares: dict[str, Words] = {}  # the shared blocks' part of these
@@ -150,7 +150,7 @@ class Home(AddingUp):
         self._objects.restore(self._model, self._scales, kept["objects"])
         self._active, self._retry = tuple(kept["active"]), tuple(kept["retry"])
         self._globals = kept["globals"]
-        self._paths = {start: Path(**own) for start, own in by_number(kept["paths"]).items()}
+        self._paths = {start: BoundPath(**own) for start, own in by_number(kept["paths"]).items()}
         self._tables = by_number(kept["tables"])
         self._stopped_globals = by_number(kept["stopped_globals"])
         self._stopped_tables = {s: by_number(own) for s, own in by_number(kept["stopped_tables"]).items()}
@@ -184,7 +184,7 @@ class Home(AddingUp):
         return self._globals
 
     @property
-    def settles(self) -> bool:
+    def decides(self) -> bool:
         """Whether the global step is next, once the open round is complete."""
         step = self._owed_to if self._step == "shares" else self._step
         return step in ("sums", "objects") and (self._step == "shares" or not self._scattered)
@@ -221,7 +221,7 @@ class Home(AddingUp):
         """Take the round's totals from somebody who has added them up."""
         self._totals.fill(totals)
 
-    def advance(self, settled: Settled | None = None) -> Settled | None:
+    def advance(self, decision: GlobalDecision | None = None) -> GlobalDecision | None:
         """All have answered: run the home's steps and prepare the next task.
 
         Where several homes must agree, one decides, and the others are given what it `settled`. Returns what was
@@ -234,7 +234,7 @@ class Home(AddingUp):
         if step == "shares":
             for name, total in self._whole.items():
                 self._whole[name] = total + self._totals[f"global/{name}"]
-            return self._complete(self._owed_to, settled)
+            return self._complete(self._owed_to, decision)
         self._whole = {n.removeprefix("global/"): self._totals[n] for n in shares_of(self._shapes)}
         match step:
             case "open":
@@ -244,7 +244,7 @@ class Home(AddingUp):
             case "sums" | "objects":
                 self._take_column_sums()
                 self._own_shares = self._received()
-            case "view":
+            case "clusterings_only":
                 self._own_shares = self._viewed()
             case "finish" if self._member is None:
                 self._own_shares = {"sizes": self._shared_sizes}
@@ -259,9 +259,9 @@ class Home(AddingUp):
             return None
         for name, share in self._own_shares.items():
             self._whole[name] = self._whole[name] + share
-        return self._complete(step, settled)
+        return self._complete(step, decision)
 
-    def _complete(self, step: Step | None, settled: Settled | None) -> Settled | None:
+    def _complete(self, step: Step | None, decision: GlobalDecision | None) -> GlobalDecision | None:
         """All totals of a step are known."""
         match step:
             case "open":
@@ -278,11 +278,11 @@ class Home(AddingUp):
                     decode(self._shared.together(self._totals, "votes", (self._model.k,)), self._scales["votes"])
                 )
             case "sums" | "objects":
-                return self._settle(step, settled)
+                return self._settle(step, decision)
             case "columns":
                 self._down = self._globals_down() | self._tables_down()
                 self._next_iteration()
-            case "view":
+            case "clusterings_only":
                 check_shares("agreement", self._whole["agreement"], self._sizes)
                 self._kappa = float(kappa(self._whole["agreement"].astype(np.float64))[0, 0])
                 self._finish()
@@ -328,7 +328,7 @@ class Home(AddingUp):
         self._active = tuple(range(self._model.n_starts))
         self._retry = ()
         self._iteration = 0
-        self._paths = {start: Path() for start in self._active}
+        self._paths = {start: BoundPath() for start in self._active}
         self._stopped_globals = {}
         self._stopped_tables = {}
         # Starting tables are the sites' secret: a row is unknown here until it is first computed.
@@ -360,18 +360,18 @@ class Home(AddingUp):
                 check_column_sums(self._totals[name], self._sizes, self._scales["columns"])
                 self._column_sums[index] = self._totals[name]
 
-    def _settle(self, step: Step, settled: Settled | None) -> Settled:
+    def _settle(self, step: Step, decision: GlobalDecision | None) -> GlobalDecision:
         """The global step, then what each start does next: go on, go back, or stop."""
         model, totals = self._model, self._whole
         for name, total in totals.items():
             check_shares(name, total, self._sizes)
-        if settled is None:
+        if decision is None:
             bound = decode(totals["bound"], self._scales["bound"])
             reals = {n: decode(totals[n], self._scales[n]) for n in model.share_shapes(self._iteration)}
-            settled = model.settle(bound, reals, self._globals, self._counted, self._iteration)
-        kept = self._judge(settled.bound, settled.retry, totals["moved"])
-        if settled.stop is not None:
-            kept &= ~settled.stop
+            decision = model.global_step(bound, reals, self._globals, self._counted, self._iteration)
+        kept = self._judge(decision.bound, decision.retry, totals["moved"])
+        if decision.stop is not None:
+            kept &= ~decision.stop
         for position, start in enumerate(self._active):
             if not kept[position]:
                 self._stop(position, start)
@@ -381,11 +381,11 @@ class Home(AddingUp):
         self._report()
         if not self._active:
             # Globals that follow from the final objects, for the stage that goes on from here.
-            self._end_stage(settled.globals)
-            return settled
-        retry = settled.retry[where]
+            self._end_stage(decision.globals)
+            return decision
+        retry = decision.retry[where]
         self._retry = tuple(start for start, again in zip(self._active, retry, strict=True) if again)
-        self._globals = select(settled.globals, where)
+        self._globals = select(decision.globals, where)
         if model.phases == 1:
             self._objects.update(where, retry, self._globals)
         else:
@@ -393,10 +393,10 @@ class Home(AddingUp):
         if step == "objects":
             self._down = self._messages_down()
             self._await("columns")
-            return settled
+            return decision
         self._down = self._globals_down() | self._messages_down() | self._tables_down(where, retry)
         self._next_iteration()
-        return settled
+        return decision
 
     def _judge(self, bound: Reals, retry: NDArray[np.bool_], moved: Words) -> NDArray[np.bool_]:
         """Which starts go on. A step that is taken back is no iteration: the one that replaces it is."""
@@ -428,7 +428,7 @@ class Home(AddingUp):
         self._retry = ()
         self._down = {f"global/{n}": self._final_globals[n] for n in self._model.broadcast}
         if self._model.uses_votes:
-            self._await("view")
+            self._await("clusterings_only")
         else:
             self._finish()
 
@@ -466,8 +466,8 @@ class Home(AddingUp):
             complete = bool(tables.all())
             for index, where in group.slices.items():
                 table = tables[..., where]
-                self._tables[index] = table if complete else keep_old_rows(table, self._tables[index])
-            down[f"columns/{group.index}/tables"] = tables
+                self._tables[index] = table if complete else with_unchanged_rows(table, self._tables[index])
+            down[f"columns/{group.index}/beta"] = tables
         return down
 
     def _task(self, site: str, keep: int) -> Task:
@@ -493,7 +493,7 @@ class Home(AddingUp):
         names = tuple(wanted)
         if names not in self._by_site:  # rounds of a stage ask for the same, again and again
             self._by_site[names] = {s: [n for n in names if self._concerns(s, n)] for s in self._sites}
-        self._totals = Totals(wanted, self._by_site[names])
+        self._totals = Accumulators(wanted, self._by_site[names])
 
     def _concerns(self, site: str, name: str) -> bool:
         """Whether a site contributes to an array's total, and is told what follows from it."""

@@ -28,7 +28,7 @@ def select(state: State, starts: NDArray[np.intp]) -> State:
     return {name: array[starts] for name, array in state.items()}
 
 
-class ObjectBlock:
+class ObjectState:
     """State of a block's objects, for all starts that still run."""
 
     def __init__(self, opening: Opening, weights: Words | None) -> None:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.labels import LabelTable
-from ce.protocol.engine.cell_passes import Holdings
-from ce.protocol.engine.object_state import ObjectBlock
+from ce.protocol.engine.cell_passes import CellPasses
+from ce.protocol.engine.object_state import ObjectState
 from ce.protocol.engine.site import Site
-from ce.protocol.topology.topology import Block, Categories, Rows, SharedColumn, View
+from ce.protocol.topology.topology import Block, Categories, Rows, SiteView, TopologyColumn
 from ce.ring import Reals, Scale, decode
 from ce.steps.model import Model, Opening, Sizes, State
 
@@ -41,12 +41,12 @@ def score(
     model.n_starts = 1
     known = _known(table, fitted, model.uses_votes)
     columns = tuple(
-        SharedColumn(at, c.name, c.kind, fitted[c.name][0] if c.kind == "clustering" else (), ("here",))
+        TopologyColumn(at, c.name, c.kind, fitted[c.name][0] if c.kind == "clustering" else (), ("here",))
         for at, c in enumerate(known.columns)
     )
     n = known.n_objects
-    view = View(("here",), sizes, {0: Block(0, ("here",), n)}, columns, False, True)
-    holdings = Holdings(known, view, {0: np.arange(n)}, model, classes=classes, given={}, threads=1)
+    view = SiteView(("here",), sizes, {0: Block(0, ("here",), n)}, columns, False, True)
+    holdings = CellPasses(known, view, {0: np.arange(n)}, model, classes=classes, given={}, threads=1)
     memberships = np.tile(model.prior_memberships(globals_)[0], (n, 1))
     segment = holdings.private
     unlabelled = np.ones(n, dtype=bool)
@@ -55,7 +55,7 @@ def score(
         scales = model.scales(sizes)
         votes = scales.get("votes", Scale.counting())
         labels = holdings.label_counts(segment).astype(np.float64)
-        objects = ObjectBlock(Opening(labels, decode(holdings.votes(segment, model.k, votes), votes)), segment.weights)
+        objects = ObjectState(Opening(labels, decode(holdings.votes(segment, model.k, votes), votes)), segment.weights)
         objects.begin(model, scales, globals_, None)
         tables = {c.index: fitted[c.name][1][None] for c in view.clusterings}
         for _ in range(PASSES):

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import Refused
-from ce.protocol.engine.accumulators import Totals
+from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.invariants import check_opening
-from ce.protocol.engine.object_state import ObjectBlock
+from ce.protocol.engine.object_state import ObjectState
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.starting_parameters import object_weights
 from ce.protocol.messages.task import Array
-from ce.protocol.topology.topology import View
+from ce.protocol.topology.topology import SiteView
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import Opening, State
 
@@ -25,10 +25,10 @@ from ce.steps.model import Opening, State
 Pseudonyms = Mapping[int, NDArray[Any]]
 
 
-class SharedBlocks:
+class SharedObjects:
     """`speaker`: the site that speaks only for the blocks whose first member it is; None: this home speaks for all."""
 
-    def __init__(self, view: View, speaker: str | None, pseudonyms: Pseudonyms | None) -> None:
+    def __init__(self, view: SiteView, speaker: str | None, pseudonyms: Pseudonyms | None) -> None:
         self._view = view
         self._pseudonyms = pseudonyms
         self._speaker = speaker
@@ -40,7 +40,7 @@ class SharedBlocks:
         self.spoken: Words  # (n,) ... and this home speaks for it
         self.counts: dict[str, Array]  # by name, for the members of each block
 
-    def together(self, totals: Totals, what: str, shape: tuple[int, ...]) -> Words:
+    def together(self, totals: Accumulators, what: str, shape: tuple[int, ...]) -> Words:
         """The totals of all blocks, one after the other; `shape` is what stands before the objects."""
         parts = [totals[f"block/{index}/{what}"] for index in self._slices]
         if len(parts) == 1:
@@ -51,7 +51,9 @@ class SharedBlocks:
         """An array over all blocks as one array for each."""
         return {f"block/{index}/{what}": array[..., part] for index, part in self._slices.items()}
 
-    def open(self, totals: Totals, names: Mapping[str, object], scales: Mapping[str, Scale], ballots: bool) -> Words:
+    def open(
+        self, totals: Accumulators, names: Mapping[str, object], scales: Mapping[str, Scale], ballots: bool
+    ) -> Words:
         """Take what was counted. (1,) how many objects, of those that this home speaks for, have a label."""
         self._refuse_overlaps(totals, scales)
         for name in names:
@@ -69,7 +71,7 @@ class SharedBlocks:
         found: Words = self.spoken.sum(keepdims=True)
         return found
 
-    def objects(self, votes: Reals, starts: int) -> ObjectBlock:
+    def objects(self, votes: Reals, starts: int) -> ObjectState:
         """Their side of the object step, once all is known that is known before the first iteration. Called once: what
         is needed for that alone is forgotten."""
         given: State = {}
@@ -79,7 +81,7 @@ class SharedBlocks:
             given["weights"] = object_weights(own, starts, len(votes))
         self._pseudonyms, self.counts = None, {}
         opening = Opening(self.labels.astype(np.float64), votes, given)
-        return ObjectBlock(opening, None if self.spoken.all() else self.spoken)
+        return ObjectState(opening, None if self.spoken.all() else self.spoken)
 
     def snapshot(self) -> Snapshot:
         return {"labels": self.labels, "labelled": self.labelled}
@@ -98,7 +100,7 @@ class SharedBlocks:
                 counted[self._slices[block.index]] = block.members[0] == self._speaker
         return counted
 
-    def _refuse_overlaps(self, totals: Totals, scales: Mapping[str, Scale]) -> None:
+    def _refuse_overlaps(self, totals: Accumulators, scales: Mapping[str, Scale]) -> None:
         for block in self._blocks:
             for column in self._view.contested(block):
                 name = f"block/{block.index}/claims/{column.index}"

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.labels import LabelTable
-from ce.protocol.engine.cell_passes import Holdings, Segment
-from ce.protocol.engine.object_state import ObjectBlock, cluster_sizes
+from ce.protocol.engine.cell_passes import CellPasses, Segment
+from ce.protocol.engine.object_state import ObjectState, cluster_sizes
 from ce.protocol.engine.snapshots import Snapshot, by_number, numbered
 from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.messages.steps import first_step
 from ce.protocol.messages.task import Answer, Array, Task, fraction_bits
-from ce.protocol.topology.topology import Categories, Rows, SharedColumn, View
+from ce.protocol.topology.topology import Categories, Rows, SiteView, TopologyColumn
 from ce.ring import Reals, Scale, Words, decode, encode
-from ce.steps.model import Model, Opening, Sizes, State, keep_old_rows, no_votes, stage_of
+from ce.steps.model import Model, Opening, Sizes, State, no_votes, stage_of, with_unchanged_rows
 
 #: By block, then by name: (objects,) "labels", "hidden" and, for models with votes, "ballots".
 OnCounts = Callable[[dict[int, dict[str, Reals]]], None]
@@ -33,7 +33,7 @@ OnCounts = Callable[[dict[int, dict[str, Reals]]], None]
 class _Table:
     """A clustering's table for the starts that run: as it entered the iteration, and after local loops."""
 
-    column: SharedColumn
+    column: TopologyColumn
     entering: Reals
     current: Reals
     sums: Words
@@ -57,7 +57,7 @@ class Site:
         self,
         name: str,
         table: LabelTable,
-        topology: View,
+        topology: SiteView,
         rows: Mapping[int, Rows],
         model: Model,
         starts: Starts,
@@ -75,10 +75,12 @@ class Site:
         self._sizes = topology.sizes
         self._starts = starts
         self._set_model(model)
-        self._holdings = Holdings(table, topology, rows, model, classes=classes, given=given or {}, threads=threads)
+        self._cell_passes = CellPasses(
+            table, topology, rows, model, classes=classes, given=given or {}, threads=threads
+        )
         self._groups = topology.groups
         self._place = {c: (group, where) for group in self._groups.values() for c, where in group.slices.items()}
-        self._private, self._shared = self._holdings.private, self._holdings.shared
+        self._private, self._shared = self._cell_passes.private, self._cell_passes.shared
         self._opened = False
         self._counted = False
         self._on_counts = on_counts
@@ -86,7 +88,7 @@ class Site:
         self._active: tuple[int, ...] = ()
         self._globals: State = {}
         self._tables: dict[int, _Table] = {}
-        self._objects: ObjectBlock  # of the private segment
+        self._objects: ObjectState  # of the private segment
         self._message: Reals  # of the shared segment
         self._shared_memberships: Reals  # (k, entries)
         self.unlabelled: NDArray[np.bool_]  # objects of the table without a label at any site, after "finish"
@@ -97,7 +99,7 @@ class Site:
         return Answer(task.round, task.step, task.starts, arrays, {n: fraction_bits(n, self._scales) for n in arrays})
 
     def close(self) -> None:
-        self._holdings.close()
+        self._cell_passes.close()
 
     def begins_iteration(self, task: Task) -> bool:
         """Whether the state after this task is one to go on from."""
@@ -124,7 +126,7 @@ class Site:
         self._active = tuple(kept["active"])
         self._globals = kept["globals"]
         self._objects.restore(self._model, self._scales, kept["objects"])
-        columns = {column.index: column for column in self._holdings.clusterings}
+        columns = {column.index: column for column in self._cell_passes.clusterings}
         for index, own in by_number(kept["tables"]).items():
             stopped = by_number(own["stopped"])
             self._tables[index] = _Table(columns[index], own["entering"], own["current"], own["sums"], stopped)
@@ -145,9 +147,9 @@ class Site:
         return self._sizes
 
     @property
-    def columns(self) -> list[SharedColumn]:
+    def columns(self) -> list[TopologyColumn]:
         """The clusterings that this site holds."""
-        return self._holdings.clusterings
+        return self._cell_passes.clusterings
 
     def memberships(self) -> Reals:
         """(objects of the table, k); an object without a label gets what the model says of such."""
@@ -179,8 +181,8 @@ class Site:
             self._take_counts(task)
             return {}
         if task.step == "votes":
-            return self._by_block("votes", self._holdings.votes(self._shared, self._model.k, self._scales["votes"]))
-        if task.step == "view":
+            return self._by_block("votes", self._cell_passes.votes(self._shared, self._model.k, self._scales["votes"]))
+        if task.step == "clusterings_only":
             return self._view(task)
         if task.step == "finish":
             return self._finish(task)
@@ -207,7 +209,7 @@ class Site:
                 fits = self._counted and model is not None and task.step == first_step(model, self._topology)
             case "columns":
                 fits = begun and self._model.phases == 2
-            case "view":
+            case "clusterings_only":
                 fits = begun and self._model.uses_votes
             case _:
                 fits = begun
@@ -218,22 +220,22 @@ class Site:
         self._opened = True
         scale = self._scales.get("votes", Scale.counting())
 
-        labels = self._holdings.label_counts(self._private)
+        labels = self._cell_passes.label_counts(self._private)
         votes = no_votes(self._model.k, len(labels))
         if self._model.uses_votes:
-            votes = decode(self._holdings.votes(self._private, self._model.k, scale), scale)
-        opening = Opening(labels.astype(np.float64), votes, self._holdings.given(self._private))
-        self._objects = ObjectBlock(opening, self._private.weights)
+            votes = decode(self._cell_passes.votes(self._private, self._model.k, scale), scale)
+        opening = Opening(labels.astype(np.float64), votes, self._cell_passes.given(self._private))
+        self._objects = ObjectState(opening, self._private.weights)
         count = len(self._private.rows)
         arrays: dict[str, Array] = {"global/objects": np.array([count], dtype=np.int64)}
-        labels, ballots = self._holdings.label_counts(self._shared), self._holdings.ballots(self._shared)
-        hidden = self._holdings.hidden_counts(self._shared)
+        labels, ballots = self._cell_passes.label_counts(self._shared), self._cell_passes.ballots(self._shared)
+        hidden = self._cell_passes.hidden_counts(self._shared)
         for block, objects in self._shared.blocks.items():
             arrays[f"block/{block}/labels"] = labels[objects]
             arrays[f"block/{block}/hidden"] = hidden[objects]
             if self._model.uses_votes:
                 arrays[f"block/{block}/ballots"] = ballots[objects]
-            for column, claims in self._holdings.claims(block).items():
+            for column, claims in self._cell_passes.claims(block).items():
                 arrays[f"block/{block}/claims/{column}"] = claims
         return arrays
 
@@ -252,9 +254,9 @@ class Site:
     def _refuse_impossible(self, counts: Mapping[str, Reals], objects: slice) -> None:
         """Counts that cannot be those of all sites together."""
         own = {
-            "labels": self._holdings.label_counts(self._shared)[objects],
-            "hidden": self._holdings.hidden_counts(self._shared)[objects],
-            "ballots": self._holdings.ballots(self._shared)[objects],
+            "labels": self._cell_passes.label_counts(self._shared)[objects],
+            "hidden": self._cell_passes.hidden_counts(self._shared)[objects],
+            "ballots": self._cell_passes.ballots(self._shared)[objects],
         }
         sizes = {"labels": self._sizes.clusterings, "ballots": self._sizes.classifiers}
         for what, told in counts.items():
@@ -281,7 +283,7 @@ class Site:
         if self._model.phases == 1:
             self._take_messages(task)
         self._tables = {}
-        for column in self._holdings.clusterings:
+        for column in self._cell_passes.clusterings:
             drawn = self._starts.tables(column, self._model.n_starts, self._model.k)
             table = self._model.start_table(drawn)
             self._tables[column.index] = _Table(column, table, table, np.zeros(table.shape, dtype=np.int64))
@@ -290,7 +292,7 @@ class Site:
         """One-phase models: new tables, then the object step of private blocks with the new globals."""
         kept, retry = self._go_on_with(task)
         for table in self._tables.values():
-            new = keep_old_rows(self._new_table(task, table), table.current)
+            new = with_unchanged_rows(self._new_table(task, table), table.current)
             table.adopt(np.where(retry[:, None, None], table.entering, new) if task.retry else new)
         self._take_globals(task)
         self._objects.update(kept, retry, self._globals)
@@ -306,14 +308,14 @@ class Site:
         if task.step == "columns":
             return
         for table in self._tables.values():
-            table.adopt(keep_old_rows(self._new_table(task, table), table.current))
+            table.adopt(with_unchanged_rows(self._new_table(task, table), table.current))
         self._take_globals(task)
 
     def _new_table(self, task: Task, table: _Table) -> Reals:
         if table.column.shared:
             group, where = self._place[table.column.index]
             starts, k, _ = table.current.shape
-            return _array(task, f"columns/{group.index}/tables", (starts, k, group.width))[..., where]
+            return _array(task, f"columns/{group.index}/beta", (starts, k, group.width))[..., where]
         return self._model.column(table.sums, self._scales["columns"])
 
     def _go_on_with(self, task: Task) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
@@ -390,19 +392,19 @@ class Site:
         for table in self._tables.values():
             if not table.column.shared:
                 new = self._model.column(table.sums, self._scales["columns"])
-                table.current = keep_old_rows(new, table.current)
+                table.current = with_unchanged_rows(new, table.current)
 
     def _pass(self, segment: Segment, message: Reals) -> tuple[Words, Words]:
-        return self._holdings.pass_once(
+        return self._cell_passes.pass_once(
             self._model, self._scales, segment, message, self._current_tables(), self._column_sums()
         )
 
     def _first_pass(self, segment: Segment) -> Words:
         tables = self._current_tables()
-        return self._holdings.first_pass(self._model, self._scales, segment, tables, len(self._active))
+        return self._cell_passes.first_pass(self._model, self._scales, segment, tables, len(self._active))
 
     def _second_pass(self, segment: Segment, message: Reals) -> None:
-        self._holdings.second_pass(self._model, self._scales, segment, message, self._column_sums())
+        self._cell_passes.second_pass(self._model, self._scales, segment, message, self._column_sums())
 
     def _current_tables(self) -> dict[int, Reals]:
         return {index: table.current for index, table in self._tables.items()}

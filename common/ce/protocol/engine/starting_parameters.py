@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from ce.kernels.special import over_clusters
 from ce.labels import LabelTable
 from ce.privacy.derivation import derive, joined
-from ce.protocol.topology.topology import SharedColumn
+from ce.protocol.topology.topology import TopologyColumn
 from ce.ring import Reals
 
 
 class Starts(Protocol):
     """Gives a column's starting tables (starts, k, categories)."""
 
-    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals: ...
+    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals: ...
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SeededStarts:
                         known[category] = min(own, known.get(category, own))
         return cls(seed, first)
 
-    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
+    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals:
         first = self.first.get(column.name, {})
         names = [first.get(category, _name(category)) for category in column.categories]
         return draw(f"seed {self.seed}".encode(), column.name, names, (starts, k))
@@ -76,7 +76,7 @@ class SecretStarts:
         """From a site's own secret and the key that the sites of the job share."""
         return cls(derive(secret, b"ce start of a column with one holder", job.encode()), job_key)
 
-    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
+    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals:
         key = self.job_key if column.shared else self.own_key
         return draw(key, column.name, [_name(category) for category in column.categories], (starts, k))
 
@@ -87,7 +87,7 @@ class GivenStarts:
 
     by_column: Mapping[str, Reals]
 
-    def tables(self, column: SharedColumn, starts: int, k: int) -> Reals:
+    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals:
         return self.by_column[column.name]
 
 

@@ -24,7 +24,7 @@ from ce.identity.keys import PrivateKey
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.privacy.derivation import joined, number
-from ce.privacy.pair_keys import EphemeralKey, Sealed, seal, unseal
+from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt, encrypt
 from ce.protocol.topology.topology import Enrolment, Kind
 
 KEY_SIZE = 32
@@ -113,7 +113,7 @@ def summary_of(enrolment: Enrolment, revision: int = 0) -> Summary:
     return Summary(len(enrolment.objects), columns, pseudonym_digest(enrolment), revision)
 
 
-def story(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> bytes:
+def enrolment_digest(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> bytes:
     """SHA-256 of what all sites have enrolled, and how many objects each holds alone: masks are bound to it, so that
     all must have been told the same, and each has seen that what is said of itself is true."""
     parts = (part for site, own in summaries.items() for part in (site.encode(), _said(own), number(private[site])))
@@ -176,20 +176,20 @@ class Handshake:
                 check_enrolment(self._attempt, site, summary, signature, self._certificates[site])
         return {site: summary for site, (summary, _) in shown.items()}
 
-    def seal_for_all(self, job_key: bytes) -> dict[str, Sealed]:
+    def encrypt_for_all(self, job_key: bytes) -> dict[str, EncryptedBox]:
         """The job key for every other site; only after `meet`."""
         return {
-            peer: seal(key, job_key, _JOB_KEY, *self._attempt.context, self._site.encode(), peer.encode())
+            peer: encrypt(key, job_key, _JOB_KEY, *self._attempt.context, self._site.encode(), peer.encode())
             for peer, key in self._pair_keys.items()
         }
 
-    def open_from_first(self, sealed: Sealed) -> bytes:
+    def decrypt_from_first(self, sealed: EncryptedBox) -> bytes:
         """The job key that the first site sealed for this one; only after `meet`."""
         first = self._attempt.roster[0]
         if first not in self._pair_keys:
             raise MessageError("sealed_key: comes before the peers are known")
         context = (_JOB_KEY, *self._attempt.context, first.encode(), self._site.encode())
-        job_key = unseal(self._pair_keys[first], sealed, *context)
+        job_key = decrypt(self._pair_keys[first], sealed, *context)
         if len(job_key) != KEY_SIZE:
             raise MessageError("sealed_key: not a key of 32 bytes")
         return job_key

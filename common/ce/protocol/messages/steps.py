@@ -6,18 +6,18 @@ Steps and arrays are listed in `ce.protocol.messages.task`.
 from __future__ import annotations
 
 from ce.protocol.messages.task import Step
-from ce.protocol.topology.topology import View
+from ce.protocol.topology.topology import SiteView
 from ce.steps.model import Model
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def first_step(model: Model, view: View) -> Step:
+def first_step(model: Model, view: SiteView) -> Step:
     """The step that begins an iteration."""
-    return "objects" if model.phases == 2 and view.two_exchanges else "sums"
+    return "objects" if model.phases == 2 and view.needs_two_exchanges else "sums"
 
 
-def asked(step: Step, view: View, model: Model, starts: int, iteration: int) -> Shapes:
+def asked(step: Step, view: SiteView, model: Model, starts: int, iteration: int) -> Shapes:
     """Name and shape of every total of a round, as far as this view reaches."""
     k = model.k
     shared = [block for block in view.blocks.values() if block.shared]
@@ -33,7 +33,7 @@ def asked(step: Step, view: View, model: Model, starts: int, iteration: int) -> 
     if step == "votes":
         for block in shared:
             shapes[f"block/{block.index}/votes"] = (k, block.size)
-    if step in ("sums", "objects", "view"):
+    if step in ("sums", "objects", "clusterings_only"):
         for block in shared:
             shapes[f"block/{block.index}/sums"] = (starts, k, block.size)
     if step in ("sums", "objects"):
@@ -43,7 +43,7 @@ def asked(step: Step, view: View, model: Model, starts: int, iteration: int) -> 
     if step in ("sums", "columns"):
         for group in view.groups.values():
             shapes[f"columns/{group.index}/sums"] = (starts, k, group.width)
-    if step == "view":
+    if step == "clusterings_only":
         shapes["global/agreement"] = (1, k * k)
     if step == "finish":
         shapes["global/sizes"] = (k,)

@@ -39,12 +39,14 @@ from numpy.typing import NDArray
 
 from ce.ring import Scale
 
-Step = Literal["open", "sums", "objects", "columns", "view", "finish", "keys", "decide", "shares", "votes", "counts"]
+Step = Literal[
+    "open", "sums", "objects", "columns", "clusterings_only", "finish", "keys", "decide", "shares", "votes", "counts"
+]
 STEPS: tuple[Step, ...] = get_args(Step)
 Array = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.uint8]
 
 
-class Following(NamedTuple):
+class NextStep(NamedTuple):
     """The step after a decision, in the clear: whoever adds must know what to wait for."""
 
     step: Step
@@ -60,7 +62,9 @@ class Task:
     starts: tuple[int, ...] = ()  # the starts that take part; those that no longer do have stopped
     retry: tuple[int, ...] = ()  # of these, the ones whose last step is taken back
     arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
-    keep: int = 0  # not 0: keep the state after this answer, as of this origin and round (`ce.service.checkpoints`)
+    checkpoint: int = (
+        0  # not 0: keep the state after this answer, as of this origin and round (`ce.service.checkpoints`)
+    )
     resume: int = 0  # not 0: go on from the state that was kept as of this origin and round, and answer as then
 
     @cached_property
@@ -76,12 +80,12 @@ class Answer:
     starts: tuple[int, ...] = ()  # the task's
     arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
     fraction_bits: Mapping[str, int] = field(default_factory=dict)  # of each array
-    following: Following | None = None  # blind, "decide": what the first site by name says comes next
+    next_step: NextStep | None = None  # blind, "decide": what the first site by name says comes next
     state: bytes = b""  # blind: a digest of what all sites should have in common by now
     ledger: bytes = b""  # the head of the sender's disclosure ledger, this answer included
 
 
-class Piece(NamedTuple):
+class ArrayChunk(NamedTuple):
     """A stretch of one array of an answer: `words` from position `begin` of the flattened array on."""
 
     name: str
@@ -94,10 +98,10 @@ class Piece(NamedTuple):
         return f"Piece({self.name!r}, begin={self.begin})"  # sums are nobody's business
 
 
-def pieces(answer: Answer) -> Iterator[Piece]:
+def chunks(answer: Answer) -> Iterator[ArrayChunk]:
     """A whole answer, one piece per array."""
     for name, array in answer.arrays.items():
-        yield Piece(name, array.shape, answer.fraction_bits[name], 0, array.reshape(-1))
+        yield ArrayChunk(name, array.shape, answer.fraction_bits[name], 0, array.reshape(-1))
 
 
 def fraction_bits(name: str, scales: Mapping[str, Scale]) -> int:
@@ -119,7 +123,7 @@ def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes])
     """SHA-256 of all that a task says, as lines of text; `job` is the job's digest, `hashes` those of the arrays."""
     starts, retry = _listed(task.starts), _listed(task.retry)
     where = f"{epoch} {task.round} {task.step} {task.stage} {task.iteration}"
-    where += f" keep {task.keep}" * (task.keep > 0) + f" resume {task.resume}" * (task.resume > 0)
+    where += f" checkpoint {task.checkpoint}" * (task.checkpoint > 0) + f" resume {task.resume}" * (task.resume > 0)
     lines = ["ce task 1", job.hex(), where, starts, retry]
     for name in sorted(task.arrays):
         array = task.arrays[name]

@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ce.errors import MessageError
-from ce.protocol.engine.accumulators import AddingUp, Asked, Totals
+from ce.protocol.engine.accumulators import Accumulators, AddingUp, Asked
 from ce.protocol.engine.home import Progress
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.steps import Shapes, asked, first_step, shares_of
-from ce.protocol.messages.task import Answer, Array, Following, Step, Task, fraction_bits
+from ce.protocol.messages.task import Answer, Array, NextStep, Step, Task, fraction_bits
 from ce.protocol.modes.blind_site import SEALING, SET_KEY_SIZE, STATE_SIZE, keys_from, member_sets
 from ce.protocol.modes.decision_codec import encoded_size
-from ce.protocol.topology.topology import View
+from ce.protocol.topology.topology import SiteView
 from ce.ring import Scale, Words
 from ce.steps.model import Model, stage_of
 
 
-class Relay(AddingUp):
+class BlindCoordinator(AddingUp):
     """One blind job at the coordinator."""
 
     def __init__(
         self,
-        view: View,
+        view: SiteView,
         model: Model,
         on_progress: Callable[[Progress], None] | None = None,
         *,
@@ -47,13 +47,13 @@ class Relay(AddingUp):
         self._owed_to: Step | None = None
         self._last: dict[str, Words] = {}  # totals of the last exchange of words
         self._decided = False  # the first site has them already
-        self._following: Following | None = None
+        self._following: NextStep | None = None
         self._mail: Mapping[tuple[str, str], Array] = {}  # (from, to): what was sealed, for the next task
         self._states: dict[str, bytes] = {}
         self._restored: tuple[Snapshot, int] | None = None  # what to go on from, and its origin, after the keys
         self._resume = 0
         #: Sites whose state differs from the first site's in the last round: worth a word in the log.
-        self.astray: tuple[str, ...] = ()
+        self.diverged: tuple[str, ...] = ()
         self._set_model(model)
         self._await("keys")
 
@@ -86,7 +86,7 @@ class Relay(AddingUp):
         if answer.round != self._round or answer.step != self._step or answer.starts:
             raise MessageError(f"{site}: answers another round or step")
         if self._step == "decide":
-            self._following = self._checked(answer.following)
+            self._following = self._checked(answer.next_step)
         self._states[site] = answer.state
         self._totals.begin(site)
 
@@ -107,7 +107,7 @@ class Relay(AddingUp):
                 self._open_again(*self._restored)
             case "keys":
                 self._await("open")
-            case "open" | "sums" | "objects" | "view" if not self._view.together:
+            case "open" | "sums" | "objects" | "clusterings_only" if not self._view.shared_by_all:
                 self._owed_to = step
                 self._await("shares")
             case "shares":
@@ -136,7 +136,7 @@ class Relay(AddingUp):
                 self._await("votes")
             case "counts" | "votes" | "columns":
                 self._next_iteration()
-            case "view":
+            case "clusterings_only":
                 self._await("finish")
             case _:
                 self._step = None
@@ -158,14 +158,14 @@ class Relay(AddingUp):
         else:
             self._await(following.step)
 
-    def _checked(self, following: Following | None) -> Following:
+    def _checked(self, following: NextStep | None) -> NextStep:
         """What may come after a decision."""
         model, owed = self._model, self._last_main
-        possible = {Following("view" if model.uses_votes else "finish", self._stage)}
-        possible.add(Following("columns" if owed == "objects" else first_step(model, self._view), self._stage))
+        possible = {NextStep("clusterings_only" if model.uses_votes else "finish", self._stage)}
+        possible.add(NextStep("columns" if owed == "objects" else first_step(model, self._view), self._stage))
         if (stage := model.next_stage()) is not None:
-            possible = {p for p in possible if p.step not in ("view", "finish")}
-            possible.add(Following(first_step(stage, self._view), self._stage + 1))
+            possible = {p for p in possible if p.step not in ("clusterings_only", "finish")}
+            possible.add(NextStep(first_step(stage, self._view), self._stage + 1))
         if following not in possible:
             raise MessageError(f"{self._first}: following: not a step that can follow")
         return following
@@ -185,38 +185,38 @@ class Relay(AddingUp):
             mail = {s: self._keys_of(s) for s in self._view.sites}
         elif step == "decide":
             self._shapes = {}
-            mail = {self._first: dict.fromkeys((f"sealed/{peer}" for peer in self._others), self._decision_size)}
+            mail = {self._first: dict.fromkeys((f"box/{peer}" for peer in self._others), self._decision_size)}
         elif step == "finish":
             self._shapes = {}
         elif step == "shares":
             self._shapes = shares_of(self._shapes)
         else:
-            starts = 1 if step == "view" else self._model.n_starts
+            starts = 1 if step == "clusterings_only" else self._model.n_starts
             self._shapes = asked(step, self._view, self._model, starts, self._iteration)
         if step in ("sums", "objects"):
             self._last_main = step
         wanted = {n: Asked(shape, fraction_bits(n, self._scales)) for n, shape in self._shapes.items()}
         sites = (self._first,) if step == "decide" else self._view.sites
         by_site = {s: [n for n in wanted if s in self._view.contributors(n)] for s in sites}
-        self._totals = Totals(wanted, by_site, mail)
+        self._totals = Accumulators(wanted, by_site, mail)
 
     def _keys_of(self, site: str) -> dict[str, int]:
         theirs = {peer: len(keys_from(site, peer, self._sets)) for peer in self._view.sites if peer != site}
-        return {f"sealed/{peer}": SEALING + SET_KEY_SIZE * count for peer, count in theirs.items() if count}
+        return {f"box/{peer}": SEALING + SET_KEY_SIZE * count for peer, count in theirs.items() if count}
 
     def _task(self, site: str, keep: int) -> Task:
         assert self._step is not None
         arrays: dict[str, Array] = {}
         if not (self._decided and site == self._first):
             arrays = {name: total for name, total in self._last.items() if site in self._view.contributors(name)}
-        arrays |= {f"sealed/{sender}": content for (sender, to), content in self._mail.items() if to == site}
+        arrays |= {f"box/{sender}": content for (sender, to), content in self._mail.items() if to == site}
         where = (self._round, self._step, self._stage, self._iteration)
-        return Task(*where, keep=keep, resume=self._resume, arrays=arrays)
+        return Task(*where, checkpoint=keep, resume=self._resume, arrays=arrays)
 
     def _compare_states(self) -> None:
         given = {site: state for site, state in self._states.items() if state}
         known = given.get(self._first)
-        self.astray = tuple(site for site, state in given.items() if known is not None and state != known)
+        self.diverged = tuple(site for site, state in given.items() if known is not None and state != known)
 
     def _set_model(self, model: Model) -> None:
         self._model = model

@@ -23,20 +23,20 @@ import numpy as np
 
 from ce.errors import MessageError
 from ce.privacy.derivation import joined, number
-from ce.privacy.pair_keys import NONCE_SIZE, Sealed, seal, unseal
+from ce.privacy.pair_keys import NONCE_SIZE, EncryptedBox, decrypt, encrypt
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.steps import asked
-from ce.protocol.messages.task import Answer, Array, Following, Task
-from ce.protocol.modes.decision_codec import decode_settled, encode_settled
-from ce.protocol.modes.mask_binding import Binding, Cover, scope_of
-from ce.protocol.modes.saved_answer import answer_again, kept_answer
-from ce.protocol.topology.topology import View
+from ce.protocol.messages.task import Answer, Array, NextStep, Task
+from ce.protocol.modes.decision_codec import decode_decision, encode_decision
+from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, scope_of
+from ce.protocol.modes.saved_answer import answer_again, saved_answer
+from ce.protocol.topology.topology import SiteView
 from ce.ring import Words
-from ce.steps.model import Model, Settled
+from ce.steps.model import GlobalDecision, Model
 
 SET_KEY_SIZE = 32
 STATE_SIZE = 32
@@ -47,7 +47,7 @@ _SET_KEYS, _DECISION, _STATE = b"ce set keys 1", b"ce decision 1", b"ce state 1"
 Members = tuple[str, ...]
 
 
-def member_sets(view: View, model: Model) -> list[Members]:
+def member_sets(view: SiteView, model: Model) -> list[Members]:
     """All different sets of contributors, in order: each has a key of its own."""
     names = asked("open", view, model, 1, 1) | asked("sums", view, model, 1, 1)
     return sorted({view.contributors(name) for name in names})
@@ -65,7 +65,7 @@ class _Sent:
     round: int
     bits: Mapping[str, int]
     shapes: Mapping[str, tuple[int, ...]]
-    binding: Binding
+    binding: ViewDigest
     widened: bool  # whether arrays have the width of all starts
 
 
@@ -73,16 +73,16 @@ def _chained(before: bytes, total: Words) -> bytes:
     return hashlib.sha256(joined(before, np.ascontiguousarray(total, dtype="<i8").tobytes())).digest()
 
 
-class BlindMember:
+class BlindSite:
     """One site's part in a blind job: tasks in, answers out."""
 
     def __init__(
         self,
         attempt: Attempt,
         site: Site,
-        view: View,
+        view: SiteView,
         model: Model,
-        cover: Cover,
+        cover: MaskBinding,
         pair_keys: Mapping[str, bytes],
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class BlindMember:
         for peer in self._pair_keys:
             if theirs := keys_from(self._name, peer, self._sets):
                 content = b"".join(self._cover.set_keys[members] for members in theirs)
-                arrays[f"sealed/{peer}"] = self._sealed(peer, content, _SET_KEYS)
+                arrays[f"box/{peer}"] = self._sealed(peer, content, _SET_KEYS)
         return Answer(task.round, task.step, arrays=arrays, fraction_bits=dict.fromkeys(arrays, 0))
 
     def _take_keys(self, task: Task) -> None:
@@ -161,40 +161,40 @@ class BlindMember:
     # Decisions.
 
     def _decide(self, task: Task) -> Answer:
-        if not self.leads or not self.home.settles or self._sent is None:
+        if not self.leads or not self.home.decides or self._sent is None:
             raise MessageError("step: nothing is to be decided here now")
         self._take_totals(task)
         active, starts, before = self.home.active, self.home.n_starts, self._state
-        settled = self.home.advance()
-        assert settled is not None
-        content = encode_settled(settled, active, starts)
+        decision = self.home.advance()
+        assert decision is not None
+        content = encode_decision(decision, active, starts)
         self._remember(content)
         self._ahead = True
         arrays: dict[str, Array] = {
-            f"sealed/{peer}": self._sealed(peer, before + content, _DECISION, number(task.round))
+            f"box/{peer}": self._sealed(peer, before + content, _DECISION, number(task.round))
             for peer in self._pair_keys
         }
         assert self.home.step is not None
-        following = Following(self.home.step, self.home.stage)
+        following = NextStep(self.home.step, self.home.stage)
         return Answer(task.round, task.step, (), arrays, dict.fromkeys(arrays, 0), following, self._state_digest())
 
-    def _decision(self, task: Task) -> Settled:
+    def _decision(self, task: Task) -> GlobalDecision:
         first = self._attempt.roster[0]
         content = self._unsealed(first, task, _DECISION, number(task.round - 1))
         state, rest = content[:STATE_SIZE], content[STATE_SIZE:]
         if not hmac.compare_digest(state, self._state):
             raise MessageError("state: the first site was told other totals than this one")
-        settled = decode_settled(rest, self.home.active, self.home.n_starts, self.home.globals)
+        decision = decode_decision(rest, self.home.active, self.home.n_starts, self.home.globals)
         self._remember(rest)
-        return settled
+        return decision
 
     # Totals down, contributions up.
 
     def _go_on(self, task: Task) -> None:
-        if self._sent is None or (self.leads and self.home.settles):
+        if self._sent is None or (self.leads and self.home.decides):
             raise MessageError("step: comes before what it follows from")
         self._take_totals(task)
-        self.home.advance(self._decision(task) if self.home.settles else None)
+        self.home.advance(self._decision(task) if self.home.decides else None)
 
     def _take_totals(self, task: Task) -> None:
         assert self._sent is not None
@@ -205,7 +205,7 @@ class BlindMember:
             if total is None or total.dtype != np.int64 or total.shape != shape:
                 raise MessageError(f"{name}: the total is missing, or not words of the expected shape")
             totals[name] = total.astype(np.int64, copy=False)
-        totals = self._cover.uncover(totals, sent.bits, sent.round, sent.binding)
+        totals = self._cover.unmask(totals, sent.bits, sent.round, sent.binding)
         self._remember(*(totals[n].tobytes() for n in sorted(totals) if n.startswith("global/")))
         for name in sorted(totals):
             # Claims are known to the holders of a column only, not to all members of the block.
@@ -230,7 +230,7 @@ class BlindMember:
         if widened:
             arrays = {name: self._widen(words) for name, words in arrays.items()}
         answer = Answer(task.round, task.step, (), arrays, bits)
-        keep = task.keep and self._site.begins_iteration(task)
+        keep = task.checkpoint and self._site.begins_iteration(task)
         self.kept = self._snapshot(task, answer, widened) if keep else None
         return self._send(answer, widened)
 
@@ -238,7 +238,7 @@ class BlindMember:
         return {
             "site": self._site.snapshot(),
             "home": self.home.snapshot(),
-            "answer": kept_answer(task, answer),
+            "answer": saved_answer(task, answer),
             "widened": widened,
             "state": self._state,
             "seen": dict(self._seen),
@@ -247,7 +247,7 @@ class BlindMember:
     def _send(self, answer: Answer, widened: bool) -> Answer:
         """Put the masks on, and remember how to take them off the total."""
         binding = self._binding()
-        hidden = self._cover.hide(answer, binding)
+        hidden = self._cover.mask(answer, binding)
         shapes = {name: words.shape for name, words in hidden.arrays.items()}
         self._sent = _Sent(answer.round, answer.fraction_bits, shapes, binding, widened)
         return replace(hidden, state=self._state_digest())
@@ -259,7 +259,7 @@ class BlindMember:
 
     # The state that all share.
 
-    def _binding(self) -> Binding:
+    def _binding(self) -> ViewDigest:
         """What two sites must have in common: the state, and all totals of the scopes that both are in, so far."""
         state, seen = self._state, dict(self._seen)
 
@@ -278,13 +278,13 @@ class BlindMember:
 
     def _sealed(self, peer: str, content: bytes, *purpose: bytes) -> Array:
         context = (*purpose, *self._attempt.context, self._name.encode(), peer.encode())
-        sealed = seal(self._pair_keys[peer], content, *context)
+        sealed = encrypt(self._pair_keys[peer], content, *context)
         return np.frombuffer(sealed.nonce + sealed.ciphertext, dtype=np.uint8)
 
     def _unsealed(self, peer: str, task: Task, *purpose: bytes) -> bytes:
-        array = task.arrays.get(f"sealed/{peer}")
+        array = task.arrays.get(f"box/{peer}")
         if array is None or array.dtype != np.uint8:
-            raise MessageError(f"sealed/{peer}: missing")
+            raise MessageError(f"box/{peer}: missing")
         content = array.tobytes()
         context = (*purpose, *self._attempt.context, peer.encode(), self._name.encode())
-        return unseal(self._pair_keys[peer], Sealed(content[:NONCE_SIZE], content[NONCE_SIZE:]), *context)
+        return decrypt(self._pair_keys[peer], EncryptedBox(content[:NONCE_SIZE], content[NONCE_SIZE:]), *context)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ce.errors import MessageError
 from ce.ring import Reals
-from ce.steps.model import Settled, State
+from ce.steps.model import GlobalDecision, State
 
 
 def encoded_size(like: State, starts: int) -> int:
@@ -18,17 +18,17 @@ def encoded_size(like: State, starts: int) -> int:
     return 8 * starts * sum(_widths(like))
 
 
-def encode_settled(settled: Settled, active: Sequence[int], starts: int) -> bytes:
+def encode_decision(decision: GlobalDecision, active: Sequence[int], starts: int) -> bytes:
     """Doubles, little-endian: per start its bound, whether to retry, whether to stop, and its globals by name."""
-    stop = np.zeros(len(active)) if settled.stop is None else settled.stop
-    columns = [settled.bound, settled.retry, stop, *(settled.globals[name] for name in sorted(settled.globals))]
+    stop = np.zeros(len(active)) if decision.stop is None else decision.stop
+    columns = [decision.bound, decision.retry, stop, *(decision.globals[name] for name in sorted(decision.globals))]
     rows = np.concatenate([np.reshape(c, (len(active), -1)).astype(np.float64) for c in columns], axis=1)
     whole = np.zeros((starts, rows.shape[1]))
     whole[list(active)] = rows
     return whole.astype("<f8").tobytes()
 
 
-def decode_settled(content: bytes, active: Sequence[int], starts: int, like: State) -> Settled:
+def decode_decision(content: bytes, active: Sequence[int], starts: int, like: State) -> GlobalDecision:
     """The outcome again; `like` are globals of the same names and shapes."""
     if len(content) != encoded_size(like, starts):
         raise MessageError("decision: of another size")
@@ -38,7 +38,7 @@ def decode_settled(content: bytes, active: Sequence[int], starts: int, like: Sta
     for name, part in zip(sorted(like), parts, strict=True):
         values: Reals = np.ascontiguousarray(part).reshape(len(active), *like[name].shape[1:])
         globals_[name] = values
-    return Settled(np.ascontiguousarray(bound[:, 0]), globals_, retry[:, 0] > 0, stop[:, 0] > 0)
+    return GlobalDecision(np.ascontiguousarray(bound[:, 0]), globals_, retry[:, 0] > 0, stop[:, 0] > 0)
 
 
 def _widths(like: State) -> list[int]:

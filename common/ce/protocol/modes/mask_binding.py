@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.privacy.derivation import derive, joined, number
-from ce.privacy.masks import Masks, set_stream_key, uncover
+from ce.privacy.masks import Masks, set_stream_key, unmask
 from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.task import Answer, Task
-from ce.protocol.topology.topology import Rows, View
+from ce.protocol.topology.topology import Rows, SiteView
 from ce.ring import Words
 
 #: From scopes ("block/3", "columns/0") to a digest of what was told about them, and about everything.
-Binding = Callable[[tuple[str, ...]], bytes]
+ViewDigest = Callable[[tuple[str, ...]], bytes]
 
 
 def object_digests(objects: NDArray[np.generic], rows: Mapping[int, Rows]) -> dict[int, bytes]:
@@ -37,7 +37,7 @@ def _as_bytes(objects: NDArray[np.generic]) -> bytes:
     return np.ascontiguousarray(objects).tobytes()
 
 
-def told(task: Task) -> Binding:
+def told(task: Task) -> ViewDigest:
     """What a site was told in this task: the header, the globals, and the arrays of the given scopes."""
     header = joined(
         task.step.encode(),
@@ -70,17 +70,17 @@ def _scopes(name: str) -> tuple[str, ...]:
     return () if scope == "global" else (scope,)
 
 
-class Cover:
+class MaskBinding:
     """Puts masks on one site's answers, in one attempt at a job. `story` is what it was told that all enrolled."""
 
     def __init__(
         self,
         attempt: Attempt,
         site: str,
-        view: View,
+        view: SiteView,
         objects: Mapping[int, bytes],
         pair_keys: Mapping[str, bytes],
-        story: bytes = b"",
+        enrolment_digest: bytes = b"",
     ) -> None:
         self._view = view
         self._site = site
@@ -89,7 +89,7 @@ class Cover:
         self._common = {peer: self._shared_with(peer) for peer in pair_keys}
         bound = {peer: derive(key, b"ce blocks 1", self._blocks_of(peer)) for peer, key in pair_keys.items()}
         self._masks = Masks(site, bound)
-        self._attempt = hashlib.sha256(joined(*attempt.context, story)).digest()
+        self._attempt = hashlib.sha256(joined(*attempt.context, enrolment_digest)).digest()
         self._identities: dict[str, bytes] = {}
         #: Keys that the contributors of a total share, by contributors; none in "masked".
         self.set_keys: dict[tuple[str, ...], bytes] = {}
@@ -107,34 +107,36 @@ class Cover:
             parts.append(joined(scope.encode(), members, self._objects[block.index]))
         return hashlib.sha256(joined(*parts)).digest()
 
-    def hide(self, answer: Answer, binding: Binding) -> Answer:
+    def mask(self, answer: Answer, binding: ViewDigest) -> Answer:
         """The same answer, its words masked."""
         hidden = {}
         for name, words in answer.arrays.items():
             shape, bits = words.shape, answer.fraction_bits[name]
             members = self._view.contributors(name)
             scope = _scopes(name)
-            told_all = self._context(name, shape, bits, answer.round, binding(scope))
+            common_context = self._context(name, shape, bits, answer.round, binding(scope))
             contexts = {}
             for peer in members:
                 if peer != self._site:
                     both = tuple(sorted({*scope, *self._common[peer]}))
                     same = both == scope
-                    contexts[peer] = told_all if same else self._context(name, shape, bits, answer.round, binding(both))
+                    contexts[peer] = (
+                        common_context if same else self._context(name, shape, bits, answer.round, binding(both))
+                    )
             stream = None
             if members in self.set_keys and members[0] == self._site:
-                stream = set_stream_key(self.set_keys[members], told_all)
-            hidden[name] = self._masks.hide(answer.round, name, words.astype(np.int64, copy=False), contexts, stream)
+                stream = set_stream_key(self.set_keys[members], common_context)
+            hidden[name] = self._masks.mask(answer.round, name, words.astype(np.int64, copy=False), contexts, stream)
         return replace(answer, arrays=hidden)
 
-    def uncover(
-        self, totals: Mapping[str, Words], bits: Mapping[str, int], round_: int, binding: Binding
+    def unmask(
+        self, totals: Mapping[str, Words], bits: Mapping[str, int], round_: int, binding: ViewDigest
     ) -> dict[str, Words]:
         """The totals of a round without the masks of their contributors."""
         found = {}
         for name, total in totals.items():
             context = self._context(name, total.shape, bits[name], round_, binding(_scopes(name)))
-            found[name] = uncover(total, self.set_keys[self._view.contributors(name)], context)
+            found[name] = unmask(total, self.set_keys[self._view.contributors(name)], context)
         return found
 
     def _context(self, name: str, shape: tuple[int, ...], bits: int, round_: int, told_: bytes) -> bytes:

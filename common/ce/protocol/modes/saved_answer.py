@@ -7,7 +7,7 @@ from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.task import Answer, Task
 
 
-def kept_answer(task: Task, answer: Answer) -> Snapshot:
+def saved_answer(task: Task, answer: Answer) -> Snapshot:
     """The sums of an answer, without masks, and which task they belong to."""
     return {"task": _which(task), "arrays": dict(answer.arrays), "bits": dict(answer.fraction_bits)}
 

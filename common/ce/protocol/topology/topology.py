@@ -65,7 +65,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class SharedColumn:
+class TopologyColumn:
     """A column over all sites; `holders` in order of name."""
 
     index: int
@@ -85,14 +85,14 @@ class Topology:
 
     sites: tuple[str, ...]
     blocks: tuple[Block, ...]
-    columns: tuple[SharedColumn, ...]
+    columns: tuple[TopologyColumn, ...]
 
     @property
-    def clusterings(self) -> tuple[SharedColumn, ...]:
+    def clusterings(self) -> tuple[TopologyColumn, ...]:
         return tuple(column for column in self.columns if column.kind == "clustering")
 
     @property
-    def classifiers(self) -> tuple[SharedColumn, ...]:
+    def classifiers(self) -> tuple[TopologyColumn, ...]:
         return tuple(column for column in self.columns if column.kind == "classifier")
 
     @property
@@ -127,44 +127,44 @@ class Topology:
         )
 
     @property
-    def together(self) -> bool:
+    def shared_by_all(self) -> bool:
         """Whether every shared block is held by all sites, so that each knows the totals of all shared objects."""
         return all(len(block.members) == len(self.sites) for block in self.blocks if block.shared)
 
-    def whole(self) -> View:
+    def whole(self) -> SiteView:
         """What the home is told: everything."""
         blocks = {block.index: block for block in self.blocks}
-        return View(self.sites, self.sizes, blocks, self.columns, self.needs_two_exchanges, self.together)
+        return SiteView(self.sites, self.sizes, blocks, self.columns, self.needs_two_exchanges, self.shared_by_all)
 
-    def view(self, site: str) -> View:
+    def view(self, site: str) -> SiteView:
         """What one site is told."""
-        return View(
+        return SiteView(
             self.sites,
             self.sizes,
             {block.index: block for block in self.blocks if site in block.members},
             tuple(column for column in self.columns if site in column.holders),
             self.needs_two_exchanges,
-            self.together,
+            self.shared_by_all,
         )
 
 
 @dataclass(frozen=True)
-class View:
+class SiteView:
     """The topology as one party sees it: a site its own blocks and columns, of the rest sizes only; the home all."""
 
     sites: tuple[str, ...]  # of the whole job
     sizes: Sizes
     blocks: dict[int, Block]
-    columns: tuple[SharedColumn, ...]
-    two_exchanges: bool  # Topology.needs_two_exchanges
-    together: bool  # Topology.together
+    columns: tuple[TopologyColumn, ...]
+    needs_two_exchanges: bool  # Topology.needs_two_exchanges
+    shared_by_all: bool  # Topology.shared_by_all
 
     @property
-    def clusterings(self) -> tuple[SharedColumn, ...]:
+    def clusterings(self) -> tuple[TopologyColumn, ...]:
         return tuple(column for column in self.columns if column.kind == "clustering")
 
     @property
-    def classifiers(self) -> tuple[SharedColumn, ...]:
+    def classifiers(self) -> tuple[TopologyColumn, ...]:
         return tuple(column for column in self.columns if column.kind == "classifier")
 
     @cached_property
@@ -172,7 +172,7 @@ class View:
         """Shared clusterings by the sites that hold them."""
         return column_groups(self.columns)
 
-    def contested(self, block: Block) -> tuple[SharedColumn, ...]:
+    def contested(self, block: Block) -> tuple[TopologyColumn, ...]:
         """Columns of which two members of this block may hold cells: their claims are added up in the opening."""
         return tuple(c for c in self.columns if len(set(c.holders) & set(block.members)) > 1)
 
@@ -195,7 +195,7 @@ class ColumnGroup:
     """Shared clusterings with the same holders: their sums and tables travel as one array, side by side."""
 
     index: int  # that of its first column
-    columns: tuple[SharedColumn, ...]
+    columns: tuple[TopologyColumn, ...]
 
     @property
     def holders(self) -> tuple[str, ...]:
@@ -218,9 +218,9 @@ class ColumnGroup:
         return {c.index: slice(end - len(c.categories), end) for c, end in zip(self.columns, ends, strict=True)}
 
 
-def column_groups(columns: Iterable[SharedColumn]) -> dict[int, ColumnGroup]:
+def column_groups(columns: Iterable[TopologyColumn]) -> dict[int, ColumnGroup]:
     """The groups of these columns, by number. A holder of one of a group's columns holds them all, and finds it too."""
-    by_holders: dict[tuple[str, ...], list[SharedColumn]] = {}
+    by_holders: dict[tuple[str, ...], list[TopologyColumn]] = {}
     for column in columns:
         if column.shared and column.kind == "clustering":
             by_holders.setdefault(column.holders, []).append(column)
@@ -276,7 +276,7 @@ def _blocks(
     return tuple(blocks), rows
 
 
-def _columns(sites: tuple[str, ...], enrolments: Mapping[str, Enrolment]) -> tuple[SharedColumn, ...]:
+def _columns(sites: tuple[str, ...], enrolments: Mapping[str, Enrolment]) -> tuple[TopologyColumn, ...]:
     claims: dict[str, dict[str, ColumnClaim]] = {}
     for site in sites:
         for claim in enrolments[site].columns:
@@ -286,7 +286,7 @@ def _columns(sites: tuple[str, ...], enrolments: Mapping[str, Enrolment]) -> tup
         by_site = claims[name]
         _refuse_clashes(name, by_site)
         first = next(iter(by_site.values()))
-        columns.append(SharedColumn(index, name, first.kind, _union(by_site.values()), tuple(by_site)))
+        columns.append(TopologyColumn(index, name, first.kind, _union(by_site.values()), tuple(by_site)))
     return tuple(columns)
 
 
