@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import InputError
-from ce.protocol.topology.topology import Categories
+from ce.protocol.topology.site_view import Categories
 from ce.ring import Reals
 
 #: With these a spreadsheet takes a cell for a formula.

@@ -23,12 +23,13 @@ from ce.models.bc3e import class_labels
 from ce.models.registry import model_of
 from ce.policy import Policy
 from ce.privacy.pseudonyms import tokens
-from ce.protocol.engine.home import Progress
-from ce.protocol.engine.score_excluded import whole_memberships
+from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, Starts, job_key
 from ce.protocol.local_run import Run, TransportTo, run
+from ce.protocol.score_excluded import whole_memberships
 from ce.protocol.topology.enrolment import with_tokens
-from ce.protocol.topology.topology import Categories, Layout
+from ce.protocol.topology.site_view import Categories
+from ce.protocol.topology.topology import Layout
 from ce.ring import Reals
 from ce.steps.model import Model
 
@@ -119,7 +120,7 @@ def simulate(
     for name, table in tables.items():
         whole = table if secrets is None else with_tokens(table, job_key(secrets[min(tables)], job.name))
         memberships, unlabelled[name] = whole_memberships(
-            result.sites[name], whole, np.flatnonzero(result.kept[name]), classes
+            result.sites[name], whole, np.flatnonzero(result.participating[name]), classes
         )
         if classes:
             labels = class_labels(memberships, classes, unlabelled[name])
@@ -198,7 +199,7 @@ def _tables(
     result: Run, tables: Mapping[str, LabelTable], secrets: Mapping[str, bytes] | None, job: Job
 ) -> dict[str, Reals]:
     """Every clustering's table, categories in sorted order: tokens, where there were any, are forgotten again."""
-    beta = result.tables()
+    beta = result.beta()
     if secrets is None:
         return beta
     key = job_key(secrets[min(tables)], job.name)

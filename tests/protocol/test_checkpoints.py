@@ -20,10 +20,11 @@ from ce.errors import MessageError
 from ce.job import PRIVACY
 from ce.labels import LabelTable
 from ce.models import BCE, Mixture
-from ce.protocol.engine.home import Home, Outcome
+from ce.protocol.engine.home import Home
+from ce.protocol.engine.aggregator import Outcome
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts
-from ce.protocol.keys.handshake import Attempt
+from ce.protocol.attempt import Attempt
 from ce.protocol.local_run import _pair_keys
 from ce.protocol.messages.task import Task
 from ce.protocol.modes.blind_coordinator import BlindCoordinator

@@ -25,21 +25,11 @@ from ce.labels import Column, LabelTable
 from ce.privacy.derivation import derive, joined, number
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt, encrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
-from ce.protocol.keys.handshake import (
-    Attempt,
-    Handshake,
-    KeyShare,
-    Summary,
-    check_enrolment,
-    check_key_share,
-    enrolment_digest,
-    pseudonym_digest,
-    sign_enrolment,
-    sign_key_share,
-    summary_of,
-)
+from ce.protocol.attempt import Attempt
+from ce.protocol.keys.handshake import Handshake, KeyShare, check_enrolment, check_key_share, sign_enrolment, sign_key_share
+from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest, pseudonym_digest, summary_of
 from ce.protocol.topology.enrolment import enrolment
-from ce.protocol.topology.topology import ColumnClaim, Enrolment
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -449,7 +439,7 @@ CHANGED_SUMMARIES = {name: summary_of(other, REVISION) for name, other in CHANGE
 
 @pytest.mark.parametrize("other", CHANGED_SUMMARIES.values(), ids=CHANGED_SUMMARIES)
 def test_the_signature_of_an_enrolment_covers_all_that_is_in_it(
-    members: dict[str, Contributor], other: Summary
+    members: dict[str, Contributor], other: EnrolmentSummary
 ) -> None:
     certificate = parse_certificate(members["north"].certificate)
     signature = sign_enrolment(ATTEMPT, "north", SIGNED, members["north"].key)
@@ -494,7 +484,7 @@ def test_the_signature_of_an_enrolment_is_its_sites(members: dict[str, Contribut
 
 # What every site has enrolled, shown by whoever relays it.
 
-Shown = dict[str, tuple[Summary, bytes]]
+Shown = dict[str, tuple[EnrolmentSummary, bytes]]
 Show = Callable[[Shown, Mapping[str, Contributor]], Any]
 
 

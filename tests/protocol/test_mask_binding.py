@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from ce.errors import MessageError
 from ce.privacy.derivation import expand
 from ce.privacy.masks import BLOCK, Masks, set_stream_key, unmask
-from ce.protocol.keys.handshake import Attempt
+from ce.protocol.attempt import Attempt
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.modes.blind_site import BlindSite
 from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, object_digests, told
-from ce.protocol.topology.topology import Block, SiteView, TopologyColumn
+from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.ring import Words
 from ce.steps.model import Sizes
 

@@ -27,7 +27,7 @@ from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import pack
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
-from ce.protocol.keys.handshake import Attempt
+from ce.protocol.attempt import Attempt
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
 from ce.protocol.modes.contributor import member
 from ce.protocol.topology.enrolment import enrolment, with_tokens

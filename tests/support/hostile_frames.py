@@ -16,8 +16,10 @@ import numpy as np
 
 import ce
 from ce.errors import CeError
-from ce.protocol.keys.handshake import Attempt, sign_enrolment, summary_of
-from ce.protocol.topology.topology import ColumnClaim, Enrolment
+from ce.protocol.attempt import Attempt
+from ce.protocol.keys.handshake import sign_enrolment
+from ce.protocol.topology.enrolment import summary_of
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
 from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles

@@ -32,19 +32,15 @@ from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
-from ce.protocol.keys.handshake import (
-    Attempt,
-    Summary,
-    enrolment_digest,
-    sign_enrolment,
-    sign_key_share,
-    summary_of,
-)
+from ce.protocol.attempt import Attempt
+from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest, summary_of
+from ce.protocol.keys.handshake import sign_enrolment, sign_key_share
 from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
 from ce.protocol.modes.blind_site import BlindSite, _chained
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
 from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, mask_context, object_digests, told
-from ce.protocol.topology.topology import Block, ColumnClaim, Enrolment, SiteView, TopologyColumn
+from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
 from ce.ring import Scale, decode, encode
 from ce.steps.model import GlobalDecision, Sizes
 from ce_client.state.ledger import PURPOSE, Ledger
@@ -243,7 +239,7 @@ def enrolled() -> dict[str, Enrolment]:
     return found
 
 
-def summaries() -> dict[str, Summary]:
+def summaries() -> dict[str, EnrolmentSummary]:
     known = KNOWN["signatures"]["enrolled"]
     return {site: summary_of(own, known[site]["revision"]) for site, own in enrolled().items()}
 

@@ -28,20 +28,16 @@ from ce.privacy.derivation import joined
 from ce.privacy.pair_keys import EncryptedBox
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
-from ce.protocol.keys.handshake import (
-    Attempt,
-    Handshake,
-    KeyShare,
-    Summary,
-    enrolment_digest,
-    sign_enrolment,
-    summary_of,
-)
+from ce.protocol.attempt import Attempt
+from ce.protocol.keys.handshake import Handshake, KeyShare, sign_enrolment
+from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest, summary_of
 from ce.protocol.messages.task import Array
 from ce.protocol.minimums import Enrolled, Exclusion, Findings, Rules, has_any, left_out, with_thin_objects
 from ce.protocol.modes.mask_binding import object_digests
 from ce.protocol.topology.enrolment import by_pseudonym, enrolment, with_tokens
-from ce.protocol.topology.topology import Enrolment, Kind, Rows, SiteView
+from ce.protocol.topology.enrolment import Enrolment
+from ce.protocol.topology.site_view import Kind, SiteView
+from ce.protocol.topology.topology import Rows
 from ce.ring import Reals
 from ce.steps.model import fits_the_ring
 from ce.transport.array_chunks import Collector
@@ -111,7 +107,7 @@ class SiteAttempt:
         self._handshake: Handshake | None = None
         self._job_key: bytes | None = None
         self._enrolment: Enrolment | None = None
-        self._summary: Summary
+        self._summary: EnrolmentSummary
         self._revision = -1  # of the last alignment that was answered
         self._aligning: tuple[pb.Alignment, Collector] | None = None
         self._reading: TaskReader | None = None

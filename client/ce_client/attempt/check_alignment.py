@@ -13,10 +13,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ce.errors import MessageError
-from ce.protocol.keys.handshake import ColumnSummary, Summary
+from ce.protocol.topology.enrolment import ColumnSummary, EnrolmentSummary
 from ce.protocol.messages.task import Array
 from ce.protocol.minimums import Enrolled
-from ce.protocol.topology.topology import Block, Enrolment, Kind, SiteView, TopologyColumn
+from ce.protocol.topology.site_view import Block, Kind, SiteView, TopologyColumn
+from ce.protocol.topology.enrolment import Enrolment
 from ce.steps.model import Sizes
 from ce_proto.v1 import site_pb2 as pb
 
@@ -30,7 +31,7 @@ _WRITTEN_NAMES: dict[int, Literal["integers", "text"] | None] = {
 }
 
 
-def shown_enrolments(message: pb.Alignment) -> dict[str, tuple[Summary, bytes]]:
+def shown_enrolments(message: pb.Alignment) -> dict[str, tuple[EnrolmentSummary, bytes]]:
     """Every site's enrolment and its signature, as the coordinator shows them."""
     shown = {}
     for own in message.enrolments:
@@ -49,7 +50,7 @@ def shown_enrolments(message: pb.Alignment) -> dict[str, tuple[Summary, bytes]]:
                     column.labels,
                 )
             )
-        summary = Summary(own.objects, tuple(columns), own.pseudonym_digest, own.revision)
+        summary = EnrolmentSummary(own.objects, tuple(columns), own.pseudonym_digest, own.revision)
         shown[own.site] = (summary, own.signature)
     return shown
 
@@ -63,7 +64,7 @@ def private_objects(message: pb.Alignment, site: str, view: SiteView) -> dict[st
     return told
 
 
-def enrolled(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> dict[str, Enrolled]:
+def enrolled(summaries: Mapping[str, EnrolmentSummary], private: Mapping[str, int]) -> dict[str, Enrolled]:
     """The same, as the rules look at it."""
     return {
         site: Enrolled(
@@ -76,7 +77,7 @@ def enrolled(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> di
     }
 
 
-def read_view(message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, Summary]) -> SiteView:
+def read_view(message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, EnrolmentSummary]) -> SiteView:
     """This site's part of the topology."""
     roster = tuple(summaries)
     blocks = _blocks(message, site, summaries, message.shared_by_all)
@@ -91,7 +92,7 @@ def read_view(message: pb.Alignment, site: str, own: Enrolment, summaries: Mappi
     )
 
 
-def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, Summary], together: bool) -> dict[int, Block]:
+def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, EnrolmentSummary], together: bool) -> dict[int, Block]:
     blocks: dict[int, Block] = {}
     for view in message.blocks:
         members = tuple(view.members)
@@ -108,7 +109,7 @@ def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, Summary], 
 
 
 def _columns(
-    message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, Summary]
+    message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, EnrolmentSummary]
 ) -> tuple[TopologyColumn, ...]:
     claims = {claim.name: claim for claim in own.columns}
     known = {s: {column.name: column for column in summary.columns} for s, summary in summaries.items()}
@@ -134,7 +135,7 @@ def _columns(
     return tuple(columns)
 
 
-def _sizes(message: pb.Alignment, summaries: Mapping[str, Summary]) -> Sizes:
+def _sizes(message: pb.Alignment, summaries: Mapping[str, EnrolmentSummary]) -> Sizes:
     s = message.sizes
     sizes = Sizes(s.objects, s.clusterings, s.classifiers, s.categories)
     counts: dict[str, list[int]] = {}
@@ -154,7 +155,7 @@ def _sizes(message: pb.Alignment, summaries: Mapping[str, Summary]) -> Sizes:
     return sizes
 
 
-def _names(summaries: Iterable[Summary], kind: Kind) -> set[str]:
+def _names(summaries: Iterable[EnrolmentSummary], kind: Kind) -> set[str]:
     return {column.name for summary in summaries for column in summary.columns if column.kind == kind}
 
 

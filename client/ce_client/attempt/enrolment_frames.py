@@ -8,15 +8,16 @@ import numpy as np
 
 from ce.errors import InputError
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.protocol.keys.handshake import Attempt, Summary
-from ce.protocol.topology.topology import Enrolment
+from ce.protocol.attempt import Attempt
+from ce.protocol.topology.enrolment import EnrolmentSummary
+from ce.protocol.topology.enrolment import Enrolment
 from ce.transport.array_chunks import LARGEST_HEADER, to_chunks
 from ce_client.attempt.check_alignment import KIND_NUMBERS, WRITTEN
 from ce_proto.v1 import site_pb2 as pb
 
 
 def enrolment_header(
-    attempt: Attempt, own: Enrolment, summary: Summary, signature: bytes, min_cluster: int
+    attempt: Attempt, own: Enrolment, summary: EnrolmentSummary, signature: bytes, min_cluster: int
 ) -> pb.Enrolment:
     """All but the pseudonyms. Raises InputError when it is more than fits in a frame."""
     header = pb.Enrolment(

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from ce.job import Job
 from ce.policy import Policy
-from ce.protocol.keys.handshake import Attempt
+from ce.protocol.attempt import Attempt
 from ce.protocol.messages.steps import asked, first_step
-from ce.protocol.messages.task import Step
+from ce.protocol.messages.steps import Step
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
-from ce.protocol.topology.topology import SiteView
+from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
 from ce_client.state.previews import Excluded, Preview, PreviewArray, RuleMet
 

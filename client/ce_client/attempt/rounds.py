@@ -18,14 +18,16 @@ from ce.job import Job
 from ce.labels import LabelTable
 from ce.models.base import hard_labels
 from ce.models.bc3e import class_labels
-from ce.protocol.engine.score_excluded import whole_memberships
+from ce.protocol.score_excluded import whole_memberships
 from ce.protocol.engine.site import OnCounts, Site
 from ce.protocol.engine.starting_parameters import Starts
-from ce.protocol.keys.handshake import Attempt
+from ce.protocol.attempt import Attempt
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.minimums import Exclusion
 from ce.protocol.modes.contributor import Contributor, member
-from ce.protocol.topology.topology import Categories, Enrolment, Rows, SiteView
+from ce.protocol.topology.site_view import Categories, SiteView
+from ce.protocol.topology.enrolment import Enrolment
+from ce.protocol.topology.topology import Rows
 from ce.service.checkpoints import CheckpointFailed, CheckpointId, Checkpoints
 from ce.service.logs import fields
 from ce.steps.model import Model

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ce.consensus_file import as_it_is, write_consensus
 from ce.errors import ConfigError, InputError, JobFailed, Refused
 from ce.job import Job
-from ce.protocol.topology.topology import Categories
+from ce.protocol.topology.site_view import Categories
 from ce.ring import Reals
 
 CONSENSUS, REPORT = "consensus.csv", "report.json"

@@ -22,7 +22,7 @@ from ce.audit.unmixing import largest_sum, partitions
 from ce.audit.views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.messages.transport import Transport
-from ce.protocol.topology.topology import TopologyColumn
+from ce.protocol.topology.site_view import TopologyColumn
 from ce.ring import decode
 
 #: alpha of the clusters that are to stay empty of private objects, and of the one that takes them all.

@@ -20,7 +20,8 @@ from ce.audit.views import NO_IDEA, NOT_ASKED, CoordinatorView, Guess, Guesses, 
 from ce.kernels.special import over_clusters
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.protocol.messages.task import Array
-from ce.protocol.topology.topology import Topology, TopologyColumn, column_groups
+from ce.protocol.topology.site_view import TopologyColumn, column_groups
+from ce.protocol.topology.topology import Topology
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.mixture import MixtureSteps, log_or_floor
 from ce.steps.model import Model, stage_of

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.audit.views import CoordinatorView, HolderView, scale_of
-from ce.protocol.topology.topology import column_groups
+from ce.protocol.topology.site_view import column_groups
 from ce.ring import Words
 
 Counts = NDArray[np.int64]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ce.audit.views import ColumnRound, CoordinatorView
 from ce.kernels.special import over_clusters
-from ce.protocol.topology.topology import ColumnGroup
+from ce.protocol.topology.site_view import ColumnGroup
 from ce.ring import Reals, decode
 
 #: Relative to 1: rounding of phi, divided by entries of a table.

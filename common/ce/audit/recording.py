@@ -21,10 +21,12 @@ from ce.labels import LabelTable
 from ce.models.registry import model_of
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, Starts, job_key
 from ce.protocol.local_run import TransportTo, run
-from ce.protocol.messages.task import Answer, Step, Task
+from ce.protocol.messages.steps import Step
+from ce.protocol.messages.task import Answer, Task
 from ce.protocol.messages.transport import Transport
 from ce.protocol.topology.enrolment import enrolment, with_tokens
-from ce.protocol.topology.topology import Rows, Topology, TopologyColumn, align
+from ce.protocol.topology.site_view import TopologyColumn
+from ce.protocol.topology.topology import Rows, Topology, align
 from ce.ring import Reals, Words
 from ce.steps.model import Model
 from ce.transport.in_process import InProcess
@@ -186,6 +188,6 @@ def record(
         starts=starts,
         rows=rows,
         memberships={site: result.sites[site].memberships() for site in tables},
-        final_tables=result.tables(),
+        final_tables=result.beta(),
         job_key=key,
     )

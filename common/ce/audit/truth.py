@@ -14,7 +14,7 @@ from ce.audit.peeling import Row
 from ce.audit.recording import Recording
 from ce.audit.views import NOT_ASKED, Guess, Question
 from ce.labels import LabelTable
-from ce.protocol.topology.topology import ColumnGroup, TopologyColumn
+from ce.protocol.topology.site_view import ColumnGroup, TopologyColumn
 
 
 class Truth:

@@ -19,7 +19,8 @@ from ce.audit.recording import Exchange, Recording
 from ce.labels import LabelTable
 from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.messages.task import Task
-from ce.protocol.topology.topology import Block, ColumnGroup, Topology, TopologyColumn, column_groups
+from ce.protocol.topology.site_view import Block, ColumnGroup, TopologyColumn, column_groups
+from ce.protocol.topology.topology import Topology
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import Model, stage_of
 

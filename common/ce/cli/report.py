@@ -21,8 +21,8 @@ from rich.table import Table
 from ce import metrics
 from ce.errors import InputError
 from ce.labels import LabelTable
-from ce.protocol.engine.home import Progress as Where
-from ce.protocol.topology.topology import Categories
+from ce.protocol.engine.aggregator import Progress as Where
+from ce.protocol.topology.site_view import Categories
 from ce.simulation import Simulation
 
 #: Below this, clusters do not follow classes and the votes alone may do better (see MATH: german, pima).

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ce.errors import InputError
 from ce.labels import LabelTable
-from ce.protocol.engine.home import Progress
+from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.local_run import Run, run
-from ce.protocol.topology.topology import Categories
+from ce.protocol.topology.site_view import Categories
 from ce.ring import Reals
 from ce.steps.model import Model
 

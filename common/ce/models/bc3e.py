@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ce.errors import InputError, LabelError
 from ce.labels import Column, LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
-from ce.protocol.engine.home import Progress
+from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import SeededStarts
-from ce.protocol.topology.topology import Categories
+from ce.protocol.topology.site_view import Categories
 from ce.ring import Reals
 from ce.steps.bc3e import LARGEST_LOGIT, SMALLEST_VARIANCE, BC3ESteps, DiffusedBC3E
 from ce.steps.model import Model
@@ -107,7 +107,7 @@ class BC3E(Estimator):
         self.mu_, self.sigma2_ = globals_["mu"][0], globals_["sigma2"][0]
         self.delta2_ = float(globals_["delta2"][0, 0])
         self.posterior_ = {name: site.object_state(name) for name in ("mu", "eps", "s", "d", "r")}
-        tables = result.tables()
+        tables = result.beta()
         self.beta_ = [tables[column.name] for column in table.clusterings]
         self.categories_ = [np.array(column.categories) for column in table.clusterings]
         assert result.outcome.kappa is not None

@@ -13,7 +13,7 @@ from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, hard_labels, not_negative, one_of, positive
 from ce.models.prediction import infer
 from ce.models.start_tables import base_start, seeds_start
-from ce.protocol.engine.home import Progress
+from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
 from ce.steps.bce import BCESteps
@@ -100,7 +100,7 @@ class BCE(Estimator):
         self.alpha_ = result.outcome.globals["alpha"][0]
         self.gamma_ = site.object_state("gamma")
         self.gamma_[unlabelled] = self.alpha_
-        tables = result.tables()
+        tables = result.beta()
         self.beta_ = [tables[column.name] for column in table.clusterings]
         self.categories_ = [np.array(column.categories) for column in table.clusterings]
         self.column_names_ = [column.name for column in table.clusterings]

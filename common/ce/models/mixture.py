@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, hard_labels, not_negative, positive
-from ce.protocol.engine.home import Progress
+from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.ring import Reals
 from ce.steps.mixture import MixtureSteps
@@ -61,7 +61,7 @@ class Mixture(Estimator):
         result = self._run_here(self.steps(), table, SeededStarts.of(self._seed(), [table]))
         self.labels_ = hard_labels(self.memberships_, result.sites[HERE].unlabelled)
         self.weights_ = result.outcome.globals["weights"][0]
-        tables = result.tables()
+        tables = result.beta()
         self.beta_ = [tables[column.name] for column in table.clusterings]
         self.categories_ = [np.array(column.categories) for column in table.clusterings]
         return self

@@ -10,7 +10,7 @@ from ce.labels import LabelTable
 from ce.models.bc3e import BC3E
 from ce.models.bce import BCE
 from ce.models.mixture import Mixture
-from ce.protocol.topology.topology import Categories
+from ce.protocol.topology.site_view import Categories
 from ce.steps.model import Model
 
 

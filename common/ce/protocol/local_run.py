@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +17,18 @@ from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.privacy.pair_keys import EphemeralKey
-from ce.protocol.engine.home import Home, Outcome, Progress
-from ce.protocol.engine.site import Site
+from ce.protocol.attempt import Attempt
+from ce.protocol.engine.aggregator import Aggregator, Outcome, Progress, add_answer
+from ce.protocol.engine.site import Counts, OnCounts, Site
 from ce.protocol.engine.starting_parameters import Starts
-from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.messages.transport import InMemory, Transport
-from ce.protocol.minimums import Enrolled, Exclusion, Findings, Rules, has_any, left_out, with_thin_objects
-from ce.protocol.modes.blind_coordinator import BlindCoordinator
-from ce.protocol.modes.blind_site import BlindSite
-from ce.protocol.modes.contributor import member
-from ce.protocol.topology.enrolment import enrolment, with_tokens
-from ce.protocol.topology.topology import Categories, Kind, Rows, SiteView, Topology, align, block_pseudonyms
+from ce.protocol.minimums import Exclusion, Findings, SiteMinimums
+from ce.protocol.modes.aggregators import aggregator_for
+from ce.protocol.modes.contributor import Contributor, contributor
+from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrol, with_private_objects, with_tokens
+from ce.protocol.topology.site_view import Categories, SiteView
+from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms
 from ce.ring import Reals
 from ce.steps.model import Model
 
@@ -43,12 +44,12 @@ class Run:
     outcome: Outcome
     exchanges: int
     bytes_sent: int
-    kept: dict[str, NDArray[np.bool_]] = field(default_factory=dict, repr=False)  # per site: the objects that took part
+    participating: dict[str, NDArray[np.bool_]] = field(default_factory=dict, repr=False)  # by site: of its objects
     excluded: dict[str, tuple[Exclusion, ...]] = field(default_factory=dict)  # what rules left out, by site
 
-    def tables(self) -> dict[str, Reals]:
-        """Every clustering's (k, categories) table, from its first holder."""
-        return {column.name: self.sites[column.holders[0]].table(column.index) for column in self.topology.clusterings}
+    def beta(self) -> dict[str, Reals]:
+        """Every clustering's (k, categories) parameters, from its first holder."""
+        return {column.name: self.sites[column.holders[0]].beta(column.index) for column in self.topology.clusterings}
 
 
 def run(
@@ -71,139 +72,148 @@ def run(
     "masked" and "blind" sums are masked as there, with keys made on the spot. `transport_to` makes the transport,
     given what answers for each site; without it tasks are handed over as they are.
     """
-    whole = tables
-    tables, excluded = _by_the_rules(model, tables, job_key, privacy, policies or {})
-    enrolments = {site: enrolment(table, model.uses_votes, job_key) for site, table in tables.items()}
-    topology, rows = align(enrolments)
-    if job_key is not None:
-        tables = {site: with_tokens(table, job_key) for site, table in tables.items()}
-    if model.uses_votes and not topology.classifiers:
-        raise InputError("no classifier: this model needs at least one beside the clusterings")
-    sites = {
-        name: Site(
-            name,
-            table,
-            topology.view(name),
-            rows[name],
-            model,
-            starts[name],
-            classes=classes,
-            given=given,
-            threads=threads,
-        )
-        for name, table in sorted(tables.items())
+    minimums = {
+        site: SiteMinimums(policy, privacy, site, tables[site], linear=model.linear)
+        for site, policy in (policies or {}).items()
     }
-    attempt = Attempt("local", b"", 1, topology.sites)
-    pair_keys = _pair_keys(attempt) if privacy != "plain" else {name: {} for name in sites}
-    members = {
-        name: member(
-            privacy,
-            attempt,
-            site,
-            topology.view(name),
-            model,
-            enrolments[name].objects,
-            rows[name],
-            pair_keys[name],
-        )
-        for name, site in sites.items()
-    }
-    known = None if job_key is None else block_pseudonyms(topology, enrolments, rows)
-    home = (BlindCoordinator if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
-    handlers = {name: own.answer for name, own in members.items()}
-    try:
-        with nullcontext(InMemory(handlers)) if transport_to is None else transport_to(handlers) as transport:
-            while tasks := home.tasks():
-                for name, answer in transport.exchange(tasks):
-                    home.add(name, answer)
-                home.advance()
-    finally:
-        for site in sites.values():
-            site.close()
-    if isinstance(home, Home):
-        outcome = home.outcome
-    else:
-        first = members[topology.sites[0]]
-        assert isinstance(first, BlindSite)
-        outcome = first.home.outcome
-    kept = {name: np.isin(table.ids, tables[name].ids) for name, table in whole.items()}
-    return Run(topology, sites, outcome, home.exchanges, transport.bytes_sent, kept, excluded)
+    while True:
+        participating = {site: minimums[site].table if minimums else table for site, table in tables.items()}
+        aligned = _align(model, participating, job_key)
+        if not _clean(minimums, {site: own.check(*aligned.of(site)) for site, own in minimums.items()}):
+            continue
+        counted: dict[str, Findings] = {}
+        attempt = _Attempt(model, participating, starts, aligned, classes, given, job_key, privacy, threads)
+        attempt.prepare({site: partial(_check_counts, counted, site, own) for site, own in minimums.items()})
+        finished = attempt.play(on_progress, transport_to, lambda: _clean(minimums, counted))
+        if finished is not None:
+            taking_part = {site: np.isin(table.ids, participating[site].ids) for site, table in tables.items()}
+            excluded = {site: own.excluded for site, own in minimums.items() if own.excluded}
+            return replace(finished, participating=taking_part, excluded=excluded)
 
 
-def _by_the_rules(
-    model: Model, tables: Mapping[str, LabelTable], job_key: bytes | None, privacy: str, policies: Mapping[str, Policy]
-) -> tuple[Mapping[str, LabelTable], dict[str, tuple[Exclusion, ...]]]:
-    """Leave out what falls below a site's minimums; what is left may fall below others, until nothing does."""
-    excluded: dict[str, tuple[Exclusion, ...]] = {}
-    tables = dict(tables)
-    while policies:
-        enrolments = {site: enrolment(table, model.uses_votes, job_key) for site, table in tables.items()}
-        topology, rows = align(enrolments)
-        private = {block.members[0]: block.size for block in topology.blocks if not block.shared}
-        enrolled = {
-            site: Enrolled(
-                len(own.objects),
-                private.get(site, 0),
-                {claim.name: claim.kind for claim in own.columns},
-                {claim.name: claim.labels for claim in own.columns},
+@dataclass(frozen=True)
+class _Aligned:
+    """What all sites have enrolled, and what follows from it."""
+
+    enrolments: dict[str, Enrolment]
+    topology: Topology
+    rows: dict[str, dict[int, Rows]]
+
+    def of(self, site: str) -> tuple[SiteView, dict[str, EnrolmentSummary], dict[int, Rows]]:
+        """As one site is sent it."""
+        alone = {block.members[0]: block.size for block in self.topology.blocks if not block.shared}
+        private = {site: alone.get(site, 0) for site in self.enrolments}
+        summaries = {site: enrolment.summary() for site, enrolment in self.enrolments.items()}
+        return self.topology.view(site), with_private_objects(summaries, private), self.rows[site]
+
+
+def _align(model: Model, tables: Mapping[str, LabelTable], job_key: bytes | None) -> _Aligned:
+    enrolments = {site: enrol(table, model.uses_votes, job_key) for site, table in tables.items()}
+    return _Aligned(enrolments, *align(enrolments))
+
+
+def _check_counts(counted: dict[str, Findings], site: str, minimums: SiteMinimums, counts: Counts) -> None:
+    counted[site] = minimums.check_counts(counts)
+
+
+def _clean(minimums: Mapping[str, SiteMinimums], findings: Mapping[str, Findings]) -> bool:
+    """Whether no rule is broken. Each site leaves out what breaks one."""
+    broken = {site: found for site, found in findings.items() if not found.clean}
+    for site, found in broken.items():
+        minimums[site].leave_out(found)
+    return not broken
+
+
+class _Attempt:
+    """One run of the engine over aligned tables."""
+
+    def __init__(
+        self,
+        model: Model,
+        tables: Mapping[str, LabelTable],
+        starts: Mapping[str, Starts],
+        aligned: _Aligned,
+        classes: Categories,
+        given: Mapping[str, Reals] | None,
+        job_key: bytes | None,
+        privacy: str,
+        threads: int,
+    ) -> None:
+        if model.uses_votes and not aligned.topology.classifiers:
+            raise InputError("no classifier: this model needs at least one beside the clusterings")
+        self._model, self._starts, self._aligned = model, starts, aligned
+        self._tables = tables if job_key is None else {s: with_tokens(t, job_key) for s, t in tables.items()}
+        self._classes, self._given, self._threads = classes, given, threads
+        self._job_key, self._privacy = job_key, privacy
+        self._sites: dict[str, Site] = {}
+
+    def prepare(self, on_counts: Mapping[str, OnCounts]) -> None:
+        topology, rows = self._aligned.topology, self._aligned.rows
+        for name, table in sorted(self._tables.items()):
+            self._sites[name] = Site(
+                name,
+                table,
+                topology.view(name),
+                rows[name],
+                self._model,
+                self._starts[name],
+                classes=self._classes,
+                given=self._given,
+                threads=self._threads,
+                on_counts=on_counts.get(name),
             )
-            for site, own in enrolments.items()
+
+    def play(
+        self,
+        on_progress: Callable[[Progress], None] | None,
+        transport_to: TransportTo | None,
+        counts_are_clean: Callable[[], bool],
+    ) -> Run | None:
+        """None: a site leaves objects out once labels have been counted, and all must be aligned anew."""
+        topology = self._aligned.topology
+        ends = self._contributors()
+        aggregator = self._aggregator(on_progress)
+        handlers = {name: end.answer for name, end in ends.items()}
+        try:
+            with nullcontext(InMemory(handlers)) if transport_to is None else transport_to(handlers) as transport:
+                while aggregator.open_round is not None:
+                    opening = aggregator.open_round.opening
+                    for name, answer in transport.exchange(aggregator.tasks()):
+                        add_answer(aggregator, name, answer)
+                    if opening and not counts_are_clean():
+                        return None
+                    aggregator.advance()
+        finally:
+            for site in self._sites.values():
+                site.close()
+        outcome = aggregator.result or ends[topology.sites[0]].outcome
+        assert outcome is not None
+        return Run(topology, self._sites, outcome, aggregator.exchanges, transport.bytes_sent)
+
+    def _contributors(self) -> dict[str, Contributor]:
+        topology, rows, enrolments = self._aligned.topology, self._aligned.rows, self._aligned.enrolments
+        attempt = Attempt("local", b"", 1, topology.sites)
+        pair_keys = _pair_keys(attempt) if self._privacy != "plain" else {name: {} for name in self._sites}
+        return {
+            name: contributor(
+                self._privacy,
+                attempt,
+                site,
+                topology.view(name),
+                self._model,
+                enrolments[name].objects,
+                rows[name],
+                pair_keys[name],
+            )
+            for name, site in self._sites.items()
         }
-        rules = {site: Rules(policies[site], privacy, site, linear=model.linear) for site in tables}
-        found = {s: rules[s].findings(topology.view(s), enrolled, tables[s], rows[s]) for s in tables}
-        if all(findings.clean for findings in found.values()):  # as over a network: only then labels are counted
-            counts = _counts(tables)
-            for site, table in tables.items():
-                here = (rules[site], topology.view(site), enrolled, table, rows[site])
-                found[site] = _with_counts(found[site], *here, counts)
-        if all(findings.clean for findings in found.values()):
-            break
-        for site, findings in found.items():
-            if not findings.clean:
-                rules[site].refuse(findings)
-                tables[site], more = left_out(findings, tables[site])
-                excluded[site] = (*excluded.get(site, ()), *more)
-    return tables, excluded
 
-
-def _counts(tables: Mapping[str, LabelTable]) -> dict[str, dict[str, int]]:
-    """How many labels, labels in columns with one holder, and ballots each object has at all sites together."""
-    holders: dict[str, int] = {}
-    for table in tables.values():
-        for column in table.columns:
-            holders[column.name] = holders.get(column.name, 0) + 1
-    counts: dict[str, dict[str, int]] = {"labels": {}, "hidden": {}, "ballots": {}}
-    for table in tables.values():
-        for column in table.columns:
-            names = (
-                ["ballots"]
-                if column.kind == "classifier"
-                else ["labels", *(["hidden"] if holders[column.name] == 1 else [])]
-            )
-            for name in names:
-                for own in table.ids[column.observed].tolist():
-                    counts[name][own] = counts[name].get(own, 0) + 1
-    return counts
-
-
-def _with_counts(
-    findings: Findings,
-    rules: Rules,
-    view: SiteView,
-    enrolled: Mapping[str, Enrolled],
-    table: LabelTable,
-    rows: Mapping[int, Rows],
-    counts: Mapping[str, Mapping[str, int]],
-) -> Findings:
-    labelled: dict[Kind, NDArray[np.bool_]] = {k: has_any(table, k) for k in ("clustering", "classifier")}
-    for index, block in view.blocks.items():
-        if block.shared:
-            ids = table.ids[rows[index]].tolist()
-            here = {what: np.array([float(known.get(i, 0)) for i in ids]) for what, known in counts.items()}
-            own = {kind: has[rows[index]] for kind, has in labelled.items()}
-            thin = rules.thin_objects(view, enrolled, index, here, own)
-            findings = with_thin_objects(findings, table.n_objects, f"block/{index}", rows[index], thin)
-    return findings
+    def _aggregator(self, on_progress: Callable[[Progress], None] | None) -> Aggregator:
+        topology = self._aligned.topology
+        known = None
+        if self._job_key is not None:
+            known = block_pseudonyms(topology, self._aligned.enrolments, self._aligned.rows)
+        return aggregator_for(self._privacy, topology.whole(), self._model, on_progress, known)
 
 
 def _pair_keys(attempt: Attempt) -> dict[str, dict[str, bytes]]:

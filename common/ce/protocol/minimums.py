@@ -1,18 +1,19 @@
 """A site's rules about totals: what it checks, by itself, before anything that was computed from labels leaves.
 
-Whoever sees a total knows some of it already: a contributor its own part, the home of a shared column that column's
-table. What is left must still be a crowd. For each array that would leave:
+A party that sees a total knows some of it already: a contributor its own part, the home of a shared column that column's
+beta. What is left must still be a crowd. For each array that would leave:
 
     min_sites            contributors to the total, counting those with at least `min_objects` objects; where objects of
                          one site only are summed (shares of the globals), those that have so many of them
-    min_objects          objects of this site in a shared column or of its own, objects of a shared block
-    min_foreign_columns  clusterings in a shared block's total that a viewer neither holds nor knows the table of
+    min_objects          objects of this site in a shared column or held by it alone, objects of a shared block
+    min_foreign_columns  clusterings in a shared block's total that a viewer neither holds nor knows the beta of
     min_classifiers      classifiers in a shared block's votes that a viewer does not hold
 
 Viewers of a shared block are its other members and, in `masked`, the home. Where labels are missing an object has fewer
 than its block has columns: the last two rules are checked again, object by object, when the labels and ballots of all
 sites have been counted and before anything else leaves. What falls below is left out of the job (objects, a column) or
-the job is refused, as the policy says; a total over all sites cannot be left out.
+the job is refused, as the policy says; a total over all sites cannot be left out. `SiteMinimums` is used by the daemon
+and by the simulation.
 """
 
 from __future__ import annotations
@@ -26,31 +27,20 @@ from numpy.typing import NDArray
 from ce.errors import Refused
 from ce.labels import LabelTable
 from ce.policy import Policy
-from ce.protocol.topology.enrolment import MOST_SHOWN
-from ce.protocol.topology.topology import Block, Kind, Rows, SiteView
+from ce.protocol.messages.array_names import EVERYTHING, Scope
+from ce.protocol.topology.enrolment import MOST_SHOWN, EnrolmentSummary
+from ce.protocol.topology.site_view import Block, Kind, SiteView
+from ce.protocol.topology.topology import Rows
 
 #: The scope of what leaves of objects that nobody else holds: their part in totals over all objects.
-PRIVATE = "private"
+PRIVATE = Scope("private")
 #: The viewer that is not a site.
 HOME = ""
 
 
 @dataclass(frozen=True)
-class Enrolled:
-    """What a site of the job has enrolled, as far as every site may know: how many objects, and which columns."""
-
-    objects: int
-    private: int  # of these, the ones that no other site holds
-    columns: Mapping[str, Kind]
-    labels: Mapping[str, int] = field(default_factory=dict)  # by column: of its objects, those with a label; capped
-
-    def count(self, kind: Kind) -> int:
-        return sum(own == kind for own in self.columns.values())
-
-
-@dataclass(frozen=True)
 class RuleCheck:
-    """One rule, what it asks for and what was found."""
+    """One rule, what it requires and what was found."""
 
     rule: str
     required: int
@@ -65,7 +55,7 @@ class RuleCheck:
 class Findings:
     """All rules that apply to what a site would send, and what falls below them."""
 
-    arrays: dict[str, tuple[RuleCheck, ...]]  # by scope: "global", "private", "block/3", "columns/0"
+    arrays: dict[str, tuple[RuleCheck, ...]]  # by scope; PRIVATE: objects that this site alone holds
     objects: tuple[tuple[RuleCheck, NDArray[np.bool_]], ...] = field(
         repr=False
     )  # to be left out: why, which of the table
@@ -99,41 +89,43 @@ class Rules:
         self._site = site
 
     def findings(
-        self, view: SiteView, enrolled: Mapping[str, Enrolled], table: LabelTable, rows: Mapping[int, Rows]
+        self, view: SiteView, enrolled: Mapping[str, EnrolmentSummary], table: LabelTable, rows: Mapping[int, Rows]
     ) -> Findings:
         """Check all that would leave. `rows` are the positions in the table of each block's objects."""
-        arrays: dict[str, tuple[RuleCheck, ...]] = {"global": (self._crowd(view.sites, enrolled),)}
-        broken = [("global", met) for met in arrays["global"] if not met.satisfied]
+        arrays: dict[str, tuple[RuleCheck, ...]] = {EVERYTHING: (self._crowd(view.sites, enrolled),)}
+        broken: list[tuple[str, RuleCheck]] = [
+            (EVERYTHING, check) for check in arrays[EVERYTHING] if not check.satisfied
+        ]
         objects: list[tuple[RuleCheck, NDArray[np.bool_]]] = []
         for block in view.blocks.values():
             if block.size:
-                scope = f"block/{block.index}" if block.shared else PRIVATE
+                scope = Scope.of_block(block.index) if block.shared else PRIVATE
                 about = self._block(block, view, enrolled) if block.shared else self._private(block, enrolled)
-                arrays[scope] = met_all = tuple(about)
-                if below := [met for met in met_all if not met.satisfied]:
+                arrays[scope] = checks = tuple(about)
+                if below := [check for check in checks if not check.satisfied]:
                     objects.append((below[0], _mask(table.n_objects, rows[block.index])))
-                    broken += [(scope, met) for met in below]
+                    broken += [(scope, check) for check in below]
         columns: list[tuple[RuleCheck, str]] = []
         for group in view.groups.values():
-            scope = f"columns/{group.index}"
+            scope = Scope.of_columns(group.index)
             by_column = {c.name: self._column(c.name, group.holders, enrolled, table) for c in group.columns}
             arrays[scope] = tuple(
-                min(mets, key=lambda met: met.found) for mets in zip(*by_column.values(), strict=True)
+                min(checks, key=lambda check: check.found) for checks in zip(*by_column.values(), strict=True)
             )
-            for name, mets in by_column.items():
-                if below := [met for met in mets if not met.satisfied]:
+            for name, checks in by_column.items():
+                if below := [check for check in checks if not check.satisfied]:
                     columns.append((below[0], name))
-                    broken += [(scope, met) for met in below]
-        for name, met in self._contested(view):
-            if not met.satisfied and name not in {gone for _, gone in columns}:
-                columns.append((met, name))
-                broken.append(("columns", met))
+                    broken += [(scope, check) for check in below]
+        for name, check in self._contested(view):
+            if not check.satisfied and name not in {gone for _, gone in columns}:
+                columns.append((check, name))
+                broken.append(("columns", check))
         return Findings(arrays, tuple(objects), tuple(columns), tuple(broken))
 
     def thin_objects(
         self,
         view: SiteView,
-        enrolled: Mapping[str, Enrolled],
+        enrolled: Mapping[str, EnrolmentSummary],
         block: int,
         counts: Mapping[str, NDArray[np.float64]],
         own: Mapping[Kind, NDArray[np.bool_]],
@@ -162,22 +154,22 @@ class Rules:
 
     def refuse(self, findings: Findings) -> None:
         """Raises Refused, by the rule's name, where the policy or the rule leaves no other way."""
-        for scope, met in findings.broken:
-            if scope == "global" or self._policy.below_minimum == "refuse":
-                raise Refused(met.rule, _sentence(scope, met))
+        for scope, check in findings.broken:
+            if scope == EVERYTHING or self._policy.below_minimum == "refuse":
+                raise Refused(check.rule, _sentence(check))
 
-    def _crowd(self, contributors: tuple[str, ...], enrolled: Mapping[str, Enrolled]) -> RuleCheck:
+    def _crowd(self, contributors: tuple[str, ...], enrolled: Mapping[str, EnrolmentSummary]) -> RuleCheck:
         count = sum(enrolled[site].objects >= self._policy.min_objects for site in contributors)
         return RuleCheck("min_sites", self._policy.min_sites, count)
 
     def _column(
-        self, name: str, holders: tuple[str, ...], enrolled: Mapping[str, Enrolled], table: LabelTable
+        self, name: str, holders: tuple[str, ...], enrolled: Mapping[str, EnrolmentSummary], table: LabelTable
     ) -> tuple[RuleCheck, RuleCheck]:
         """A shared column: holders with enough labels in it, and this site's own labels."""
         policy = self._policy
         enough = min(policy.min_objects, MOST_SHOWN)
         count = sum(
-            enrolled[site].objects >= policy.min_objects and enrolled[site].labels[name] >= enough for site in holders
+            enrolled[site].objects >= policy.min_objects and enrolled[site].labels(name) >= enough for site in holders
         )
         labels = int(table.column(name).observed.sum())
         return RuleCheck("min_sites", policy.min_sites, count), RuleCheck("min_objects", policy.min_objects, labels)
@@ -190,7 +182,7 @@ class Rules:
                     both = [site for site in block.members if site in column.holders]
                     yield column.name, RuleCheck("min_sites", self._policy.min_sites, len(both))
 
-    def _block(self, block: Block, view: SiteView, enrolled: Mapping[str, Enrolled]) -> Iterator[RuleCheck]:
+    def _block(self, block: Block, view: SiteView, enrolled: Mapping[str, EnrolmentSummary]) -> Iterator[RuleCheck]:
         policy = self._policy
         yield self._crowd(block.members, enrolled)
         yield RuleCheck("min_objects", policy.min_objects, block.size)
@@ -201,10 +193,12 @@ class Rules:
                 hiding = min(_unknown_to(viewer, kind, block, enrolled) for viewer in viewers)
                 yield RuleCheck(rule, least, 0 if self._linear and kind == "clustering" else hiding)
 
-    def _private(self, block: Block, enrolled: Mapping[str, Enrolled]) -> Iterator[RuleCheck]:
+    def _private(self, block: Block, enrolled: Mapping[str, EnrolmentSummary]) -> Iterator[RuleCheck]:
         """Shares of the globals are sums over objects of one site each: of how many sites, and over how many."""
         least = self._policy.min_objects
-        yield RuleCheck("min_sites", self._policy.min_sites, sum(own.private >= least for own in enrolled.values()))
+        yield RuleCheck(
+            "min_sites", self._policy.min_sites, sum(own.private_objects >= least for own in enrolled.values())
+        )
         yield RuleCheck("min_objects", least, block.size)
 
     def _viewers(self, members: tuple[str, ...]) -> list[str]:
@@ -217,37 +211,37 @@ class Rules:
         )
 
 
-def _columns_in(members: tuple[str, ...], kind: Kind, enrolled: Mapping[str, Enrolled]) -> int:
-    return len({name for site in members for name, own in enrolled[site].columns.items() if own == kind})
+def _columns_in(members: tuple[str, ...], kind: Kind, enrolled: Mapping[str, EnrolmentSummary]) -> int:
+    return len({name for site in members for name, own in enrolled[site].kinds.items() if own == kind})
 
 
-def _held_alone(viewer: str, enrolled: Mapping[str, Enrolled]) -> int:
+def _held_alone(viewer: str, enrolled: Mapping[str, EnrolmentSummary]) -> int:
     """Clusterings that a viewer and nobody else holds."""
     if viewer == HOME:
         return 0
-    others = {name for site, own in enrolled.items() if site != viewer for name in own.columns}
-    return sum(kind == "clustering" and name not in others for name, kind in enrolled[viewer].columns.items())
+    others = {name for site, own in enrolled.items() if site != viewer for name in own.kinds}
+    return sum(kind == "clustering" and name not in others for name, kind in enrolled[viewer].kinds.items())
 
 
-def _unknown_to(viewer: str, kind: Kind, block: Block, enrolled: Mapping[str, Enrolled]) -> int:
+def _unknown_to(viewer: str, kind: Kind, block: Block, enrolled: Mapping[str, EnrolmentSummary]) -> int:
     """Columns in a block's total that hide each other from a viewer: not its own, and of tables that it never sees."""
     members = [site for site in block.members if site != viewer]
-    names = {name for site in members for name, own in enrolled[site].columns.items() if own == kind}
+    names = {name for site in members for name, own in enrolled[site].kinds.items() if own == kind}
     if viewer != HOME:
-        return len(names - set(enrolled[viewer].columns))
+        return len(names - set(enrolled[viewer].kinds))
     if kind == "classifier":
         return len(names)  # votes are counted, no table is involved
-    return sum(sum(name in other.columns for other in enrolled.values()) == 1 for name in names)
+    return sum(sum(name in other.kinds for other in enrolled.values()) == 1 for name in names)
 
 
-def _sentence(scope: str, met: RuleCheck) -> str:
+def _sentence(check: RuleCheck) -> str:
     what = {
         "min_sites": "sites with enough objects would be in a total",
         "min_objects": "objects would be in a part that this site sends",
         "min_foreign_columns": "clusterings would hide each other in the total of an object that several sites hold",
         "min_classifiers": "classifiers would hide each other in the votes on an object that several sites hold",
-    }[met.rule]
-    return f"{met.found} {what}; this site asks for {met.required}"
+    }[check.rule]
+    return f"{check.found} {what}; this site requires {check.required}"
 
 
 def has_any(table: LabelTable, kind: Kind) -> NDArray[np.bool_]:
@@ -263,8 +257,8 @@ def with_thin_objects(
     findings: Findings, n: int, scope: str, rows: Rows, thin: Iterable[tuple[RuleCheck, NDArray[np.bool_]]]
 ) -> Findings:
     """The same findings, and those about single objects of a block, which are at these rows of a table of n."""
-    found = [(met, _mask(n, rows[which])) for met, which in thin]
-    broken = (*findings.broken, *((scope, met) for met, _ in found))
+    found = [(check, _mask(n, rows[which])) for check, which in thin]
+    broken = (*findings.broken, *((scope, check) for check, _ in found))
     return replace(findings, objects=(*findings.objects, *found), broken=broken)
 
 
@@ -272,15 +266,15 @@ def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[E
     """The table without what falls below, and what that was: each object under the first rule that it breaks."""
     left = np.zeros(table.n_objects, dtype=bool)
     objects: dict[str, Exclusion] = {}
-    for met, which in findings.objects:
-        before = objects.get(met.rule, Exclusion(met.rule, met.required, met.found))
-        found = min(before.found, met.found)
-        objects[met.rule] = replace(before, found=found, objects=before.objects + int((which & ~left).sum()))
+    for check, which in findings.objects:
+        before = objects.get(check.rule, Exclusion(check.rule, check.required, check.found))
+        found = min(before.found, check.found)
+        objects[check.rule] = replace(before, found=found, objects=before.objects + int((which & ~left).sum()))
         left |= which
     columns: dict[str, Exclusion] = {}
-    for met, name in findings.columns:
-        before = columns.get(met.rule, Exclusion(met.rule, met.required, met.found))
-        columns[met.rule] = replace(before, found=min(before.found, met.found), columns=(*before.columns, name))
+    for check, name in findings.columns:
+        before = columns.get(check.rule, Exclusion(check.rule, check.required, check.found))
+        columns[check.rule] = replace(before, found=min(before.found, check.found), columns=(*before.columns, name))
     gone = {name for _, name in findings.columns}
     names = [column.name for column in table.columns if column.name not in gone]
     rest = table.select(~left, names) if left.any() else table.select(columns=names)
@@ -294,3 +288,44 @@ def _mask(n: int, rows: Rows) -> NDArray[np.bool_]:
     mask = np.zeros(n, dtype=bool)
     mask[rows] = True
     return mask
+
+
+class SiteMinimums:
+    """Leaves objects and columns of one site out of one job until every rule holds.
+
+    `table` are the labels that take part, `excluded` what was left out and why. Each alignment is checked (`check`);
+    when it breaks no rule and labels have been counted, the counts are (`check_counts`); whenever findings are not
+    clean, `leave_out` makes the table smaller, the site enrols again, and all are aligned anew.
+    """
+
+    def __init__(self, policy: Policy, mode: str, site: str, table: LabelTable, *, linear: bool) -> None:
+        """`linear`: see `Rules`."""
+        self.table = table
+        self.excluded: tuple[Exclusion, ...] = ()
+        self._rules = Rules(policy, mode, site, linear=linear)
+        self._aligned: tuple[SiteView, Mapping[str, EnrolmentSummary], Mapping[int, Rows], Findings] | None = None
+
+    def check(self, view: SiteView, enrolled: Mapping[str, EnrolmentSummary], rows: Mapping[int, Rows]) -> Findings:
+        """All that would leave under an alignment."""
+        findings = self._rules.findings(view, enrolled, self.table, rows)
+        self._aligned = (view, enrolled, rows, findings)
+        return findings
+
+    def check_counts(self, counts: Mapping[int, Mapping[str, NDArray[np.float64]]]) -> Findings:
+        """Object by object, by block, before anything but counts has left."""
+        assert self._aligned is not None
+        view, enrolled, rows, findings = self._aligned
+        labelled: dict[Kind, NDArray[np.bool_]] = {k: has_any(self.table, k) for k in ("clustering", "classifier")}
+        for block, counted in counts.items():
+            here = {kind: has[rows[block]] for kind, has in labelled.items()}
+            thin = self._rules.thin_objects(view, enrolled, block, counted, here)
+            scope = Scope.of_block(block)
+            findings = with_thin_objects(findings, self.table.n_objects, scope, rows[block], thin)
+        return findings
+
+    def leave_out(self, findings: Findings) -> None:
+        """Raises Refused where the policy or the rule leaves no other way."""
+        self._rules.refuse(findings)
+        self.table, more = left_out(findings, self.table)
+        self.excluded = (*self.excluded, *more)
+        self._aligned = None

@@ -26,7 +26,7 @@ LARGEST_FRAME = 4 * CHUNK
 LARGEST_HEADER = LARGEST_FRAME - CHUNK - 2**12
 #: What a piece takes in a frame beside its name and its elements, at most.
 _AROUND = 64
-_MOST_DIMENSIONS = 4
+MOST_DIMENSIONS = 4
 _MOST_NAME = 200
 _LARGEST_SIZE = 2**40
 _TYPES: dict[int, np.dtype[Any]] = {
@@ -76,9 +76,9 @@ def chunks_of(chunks: pb.ArrayChunks) -> Iterator[ArrayChunk]:
         raise MessageError("parts: more pieces in one frame than it has room for")
     for part in chunks.chunks:
         # Looked at before it is multiplied: the product of a million sides is a number with millions of digits.
-        if len(part.shape) > _MOST_DIMENSIONS:
+        if len(part.shape) > MOST_DIMENSIONS:
             raise MessageError("parts: a shape is too long or too large")
-        name, data, shape = _checked_name(part.name), part.data, tuple(part.shape)
+        name, data, shape = checked_name(part.name), part.data, tuple(part.shape)
         dtype = _TYPES.get(part.type)
         if dtype is None:
             raise MessageError("parts: an unknown element type")
@@ -101,7 +101,8 @@ def chunks_of(chunks: pb.ArrayChunks) -> Iterator[ArrayChunk]:
 
 
 @lru_cache(4096)
-def _checked_name(name: str) -> str:
+def checked_name(name: str) -> str:
+    """The name of an array, or a MessageError."""
     if not 0 < len(name) <= _MOST_NAME or not name.isprintable() or " " in name:
         raise MessageError("parts: a name is not 1 to 200 characters without spaces")
     return name

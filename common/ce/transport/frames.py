@@ -7,15 +7,17 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ce.errors import MessageError
-from ce.protocol.messages.task import Answer, NextStep, Step, Task, task_digest
-from ce.transport.array_chunks import Collector, to_chunks
+from ce.protocol.messages.steps import ArraySpec, Step
+from ce.protocol.messages.task import Answer, NextStep, Task, task_digest
+from ce.ring import LARGEST_BITS
+from ce.transport.array_chunks import MOST_DIMENSIONS, Collector, checked_name, to_chunks
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
 #: Bytes of an answer's digest of state, and of the head of its sender's ledger.
 STATE_SIZE, HEAD_SIZE = 16, 32
 #: Version of the protocol; both ends say theirs when a stream begins.
-PROTOCOL = 1
+PROTOCOL = 2
 #: The key of client.toml that says how large a message to a site may be.
 LARGEST_MESSAGE = "largest_message"
 #: Jobs that a Hello may list.
@@ -66,6 +68,8 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         checkpoint=task.checkpoint,
         resume=task.resume,
         digest=digest,
+        stop=task.stop,
+        asked=[_asked(name, task.asked[name]) for name in sorted(task.asked)],
     )
     for at, chunks in enumerate(to_chunks(task.arrays)):
         if at == 0:
@@ -101,12 +105,27 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
 def task_header(message: pb.Task) -> Task:
     """A task without its arrays."""
     starts, retry = _starts(message.starts, "starts"), _starts(message.retry, "retry")
+    stop = _starts(message.stop, "stop")
     if not set(retry) <= set(starts):
         raise MessageError("retry: names a start that does not take part")
     if message.checkpoint and message.resume:
-        raise MessageError("resume: of a state that is yet to be kept")
+        raise MessageError("resume: a task cannot both resume and ask for a checkpoint")
     where = (message.round, _step(message.step), message.stage, message.iteration)
-    return Task(*where, starts, retry, checkpoint=message.checkpoint, resume=message.resume)
+    asked = dict(_read_asked(array) for array in message.asked)
+    if len(asked) < len(message.asked):
+        raise MessageError("asked: two arrays have the same name")
+    checkpoint, resume = message.checkpoint, message.resume
+    return Task(*where, starts, retry, checkpoint=checkpoint, resume=resume, stop=stop, asked=asked)
+
+
+def _asked(name: str, spec: ArraySpec) -> pb.AskedArray:
+    return pb.AskedArray(name=name, shape=spec.shape, fraction_bits=spec.fraction_bits)
+
+
+def _read_asked(message: pb.AskedArray) -> tuple[str, ArraySpec]:
+    if len(message.shape) > MOST_DIMENSIONS or message.fraction_bits > LARGEST_BITS:
+        raise MessageError(f"asked: expected at most {MOST_DIMENSIONS} sides and {LARGEST_BITS} fraction bits")
+    return checked_name(message.name), ArraySpec(tuple(message.shape), message.fraction_bits)
 
 
 def answer_header(message: pb.Answer) -> Answer:

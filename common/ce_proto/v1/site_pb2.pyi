@@ -8,6 +8,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class Feature(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FEATURE_UNSPECIFIED: _ClassVar[Feature]
+    FEATURE_CHECKPOINTS: _ClassVar[Feature]
+    FEATURE_BLIND: _ClassVar[Feature]
+    FEATURE_SOFT_LABELS: _ClassVar[Feature]
+
 class ColumnKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     COLUMN_KIND_UNSPECIFIED: _ClassVar[ColumnKind]
@@ -34,6 +41,10 @@ class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STEP_SHARES: _ClassVar[Step]
     STEP_VOTES: _ClassVar[Step]
     STEP_COUNTS: _ClassVar[Step]
+FEATURE_UNSPECIFIED: Feature
+FEATURE_CHECKPOINTS: Feature
+FEATURE_BLIND: Feature
+FEATURE_SOFT_LABELS: Feature
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_CLUSTERING: ColumnKind
 COLUMN_KIND_CLASSIFIER: ColumnKind
@@ -100,20 +111,22 @@ class CoordinatorFrame(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., encrypted_key: _Optional[_Union[EncryptedKey, _Mapping]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("site", "protocol", "software", "instance", "held", "probe")
+    __slots__ = ("site", "protocol", "software", "instance", "held", "probe", "lacks")
     SITE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
     site: str
     protocol: int
     software: str
     instance: bytes
     held: _containers.RepeatedCompositeFieldContainer[Held]
     probe: bool
-    def __init__(self, site: _Optional[str] = ..., protocol: _Optional[int] = ..., software: _Optional[str] = ..., instance: _Optional[bytes] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., probe: _Optional[bool] = ...) -> None: ...
+    lacks: _containers.RepeatedScalarFieldContainer[Feature]
+    def __init__(self, site: _Optional[str] = ..., protocol: _Optional[int] = ..., software: _Optional[str] = ..., instance: _Optional[bytes] = ..., held: _Optional[_Iterable[_Union[Held, _Mapping]]] = ..., probe: _Optional[bool] = ..., lacks: _Optional[_Iterable[_Union[Feature, str]]] = ...) -> None: ...
 
 class Held(_message.Message):
     __slots__ = ("job", "epoch")
@@ -362,7 +375,7 @@ class Checkpoint(_message.Message):
     def __init__(self, origin: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("job", "epoch", "round", "step", "stage", "iteration", "starts", "retry", "digest", "chunks", "checkpoint", "resume")
+    __slots__ = ("job", "epoch", "round", "step", "stage", "iteration", "starts", "retry", "digest", "chunks", "checkpoint", "resume", "stop", "asked")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +388,8 @@ class Task(_message.Message):
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     round: int
@@ -387,7 +402,19 @@ class Task(_message.Message):
     chunks: _arrays_pb2.ArrayChunks
     checkpoint: int
     resume: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., checkpoint: _Optional[int] = ..., resume: _Optional[int] = ...) -> None: ...
+    stop: _containers.RepeatedScalarFieldContainer[int]
+    asked: _containers.RepeatedCompositeFieldContainer[AskedArray]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., checkpoint: _Optional[int] = ..., resume: _Optional[int] = ..., stop: _Optional[_Iterable[int]] = ..., asked: _Optional[_Iterable[_Union[AskedArray, _Mapping]]] = ...) -> None: ...
+
+class AskedArray(_message.Message):
+    __slots__ = ("name", "shape", "fraction_bits")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    FRACTION_BITS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    fraction_bits: int
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., fraction_bits: _Optional[int] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("job", "epoch", "round", "step", "starts", "task_digest", "chunks", "next_step", "state", "ledger_head")

@@ -13,11 +13,14 @@ import numpy as np
 from ce.errors import InputError, LimitReached, MessageError
 from ce.privacy.derivation import joined
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.protocol.engine.home import Home, Outcome, Progress
-from ce.protocol.keys.handshake import Attempt, Summary, enrolment_digest
+from ce.protocol.engine.home import Home
+from ce.protocol.engine.aggregator import Outcome, Progress
+from ce.protocol.attempt import Attempt
+from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest
 from ce.protocol.messages.task import Task, digests_of
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
-from ce.protocol.topology.topology import Enrolment, Rows, Topology, align, block_pseudonyms
+from ce.protocol.topology.enrolment import Enrolment
+from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms
 from ce.service.checkpoints import CheckpointFailed, CheckpointId, Checkpoints
 from ce.steps.model import Model, fits_the_ring
 from ce.transport.array_chunks import CHUNK, LARGEST_HEADER, chunks_of, to_chunks
@@ -97,7 +100,7 @@ def _largest_header(topology: Topology) -> int:
     return max(header.values())
 
 
-def _shown(site: str, summary: Summary, signature: bytes, private: int) -> pb.EnrolmentSummary:
+def _shown(site: str, summary: EnrolmentSummary, signature: bytes, private: int) -> pb.EnrolmentSummary:
     columns = [
         pb.ColumnSummary(
             name=own.name,
@@ -132,7 +135,7 @@ class AttemptRounds:
         self,
         attempt: Attempt,
         aligned: Aligned,
-        signed: Mapping[str, tuple[Summary, bytes]],
+        signed: Mapping[str, tuple[EnrolmentSummary, bytes]],
         revision: int,
         checkpoints: Checkpoints,
     ) -> None:

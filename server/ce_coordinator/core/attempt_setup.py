@@ -14,16 +14,10 @@ from ce.errors import LimitReached, MessageError
 from ce.identity.certificates import fingerprint
 from ce.privacy.pair_keys import NONCE_SIZE, PUBLIC_KEY_SIZE
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.protocol.keys.handshake import (
-    KEY_SIZE,
-    Attempt,
-    KeyShare,
-    Summary,
-    check_enrolment,
-    check_key_share,
-    summary_of,
-)
-from ce.protocol.topology.topology import ColumnClaim, Enrolment
+from ce.protocol.keys.handshake import KEY_SIZE, KeyShare, check_enrolment, check_key_share
+from ce.protocol.attempt import Attempt
+from ce.protocol.topology.enrolment import EnrolmentSummary, summary_of
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
 from ce.transport.array_chunks import Collector
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import arrays_pb2
@@ -55,7 +49,7 @@ class AttemptSetup:
     def __init__(self, attempt: Attempt, uses_votes: bool, limits: Limits) -> None:
         self.attempt = attempt
         self.enrolments: dict[str, Enrolment] = {}
-        self.signed: dict[str, tuple[Summary, bytes]] = {}  # what each has enrolled, with its signature
+        self.signed: dict[str, tuple[EnrolmentSummary, bytes]] = {}  # what each has enrolled, with its signature
         self.revision = 0  # of the present alignment
         self.min_cluster = 0  # smallest cluster of which the operator may be shown anything, by the sites' wishes
         self._uses_votes = uses_votes
@@ -200,7 +194,7 @@ class AttemptSetup:
         self.min_cluster = max(self.min_cluster, arriving.header.min_cluster)
         return True
 
-    def _refuse_more(self, site: str, enrolment: Enrolment, summary: Summary) -> None:
+    def _refuse_more(self, site: str, enrolment: Enrolment, summary: EnrolmentSummary) -> None:
         """A later enrolment leaves something out, adds nothing, and answers the present alignment."""
         if self._over:
             raise MessageError("enrolment: the rounds have begun")

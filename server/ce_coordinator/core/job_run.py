@@ -18,8 +18,8 @@ from typing import Any
 from ce.errors import CeError, InputError, JobFailed, LimitReached, MessageError, Refused
 from ce.job import Job
 from ce.models.registry import model_without_labels
-from ce.protocol.engine.home import Progress
-from ce.protocol.keys.handshake import Attempt
+from ce.protocol.engine.aggregator import Progress
+from ce.protocol.attempt import Attempt
 from ce.service.checkpoints import KEPT as MOST_KEPT
 from ce.service.checkpoints import CheckpointId, Checkpoints
 from ce.transport.frames import Frame, one_line

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ce.job import Job
-from ce.protocol.engine.home import Outcome
+from ce.protocol.engine.aggregator import Outcome
 from ce.protocol.topology.topology import Topology
 from ce.ring import Reals
 

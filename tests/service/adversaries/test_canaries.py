@@ -39,7 +39,8 @@ from ce.privacy.masks import Keystream, Masks
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, job_key
-from ce.protocol.keys.handshake import Attempt, KeyShare, check_key_share
+from ce.protocol.attempt import Attempt
+from ce.protocol.keys.handshake import KeyShare, check_key_share
 from ce.protocol.messages.task import Answer, Task, chunks
 from ce.protocol.modes.contributor import member
 from ce.protocol.modes.decision_codec import decode_decision

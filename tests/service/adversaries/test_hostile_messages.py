@@ -31,9 +31,10 @@ from ce.errors import LimitReached, MessageError, Unreachable
 from ce.identity.names import COORDINATOR_SERVER_NAME
 from ce.models import BC3E, BCE, Mixture
 from ce.privacy.pair_keys import EphemeralKey
-from ce.protocol.keys.handshake import Attempt, sign_key_share
+from ce.protocol.attempt import Attempt
+from ce.protocol.keys.handshake import sign_key_share
 from ce.protocol.messages.task import Task, array_hash, task_digest
-from ce.protocol.topology.topology import ColumnClaim, Enrolment
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
 from ce.service.checkpoints import MemoryCheckpoints
 from ce.steps.model import Model, Sizes, fits_the_ring
 from ce.transport import array_chunks as chunks

@@ -41,7 +41,8 @@ import ce
 from ce.errors import CeError, MessageError, Refused
 from ce.identity.peers import CHANGED, UNPINNED
 from ce.privacy.pair_keys import EphemeralKey
-from ce.protocol.keys.handshake import Attempt, sign_key_share
+from ce.protocol.attempt import Attempt
+from ce.protocol.keys.handshake import sign_key_share
 from ce_client.attempt.attempt import SiteAttempt
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.consents import Consents

@@ -27,7 +27,7 @@ from ce.metrics import ari
 from ce.models import BCE, Mixture
 from ce.protocol.engine import cell_passes as holdings
 from ce.protocol.engine.starting_parameters import SeededStarts
-from ce.protocol.topology.topology import TopologyColumn
+from ce.protocol.topology.site_view import TopologyColumn
 from ce.ring import Reals
 from ce.steps import dirichlet
 from ce.steps.bce import BCESteps

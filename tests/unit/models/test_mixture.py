@@ -25,7 +25,7 @@ from ce.metrics import ari
 from ce.models import Mixture
 from ce.protocol.engine import cell_passes as holdings
 from ce.protocol.engine.starting_parameters import SeededStarts
-from ce.protocol.topology.topology import TopologyColumn
+from ce.protocol.topology.site_view import TopologyColumn
 
 laws = settings(deadline=None, max_examples=10, derandomize=True)
 

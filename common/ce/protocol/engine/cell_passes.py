@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ce.kernels.cells import ColumnCells, TileCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
-from ce.protocol.topology.topology import Block, Categories, Rows, SiteView, TopologyColumn
+from ce.protocol.topology.site_view import Block, Categories, SiteView, TopologyColumn
+from ce.protocol.topology.topology import Rows
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.model import Model
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ce.errors import BrokenTotals
+from ce.protocol.messages.array_names import ArrayName
 from ce.ring import LARGEST_BITS, Reals, Scale, Words
 from ce.steps.model import Model, Sizes
 
@@ -28,18 +29,19 @@ _SLACK = 2.0**-20
 
 def check_opening(name: str, total: Words, sizes: Sizes, scales: Mapping[str, Scale]) -> None:
     """Labels, votes and claims of a shared block, and the number of objects."""
-    match name.split("/"):
-        case ["global", "objects"]:
+    array = ArrayName(name)
+    match (array.kind, array.what):
+        case ("global", "objects"):
             _within(name, "0 <= objects <= all objects", total, 0, sizes.objects)
-        case [_, _, "labels" | "hidden"]:
+        case (_, "labels" | "hidden"):
             _within(name, "0 <= labels <= clusterings", total, 0, sizes.clusterings)
-        case [_, _, "ballots"]:
+        case (_, "ballots"):
             _within(name, "0 <= ballots <= classifiers", total, 0, sizes.classifiers)
-        case [_, _, "votes"]:
+        case (_, "votes"):
             unit = scales["votes"].unit
             _within(name, "0 <= votes", total, 0, sizes.classifiers * unit)
             _within(name, "votes <= classifiers", total.sum(axis=0), 0, (sizes.classifiers + _SLACK) * unit)
-        case [_, _, "claims", _]:
+        case (_, "claims"):
             _within(name, "0 <= claims <= sites", total, 0, 2**31)
 
 

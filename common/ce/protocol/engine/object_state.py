@@ -1,8 +1,8 @@
-"""The object side of one block, wherever it is at home: at its only site, or at the home of a shared block.
+"""The object side of one block: at its only site, or at the home of a shared block.
 
-Holds the objects' state, runs the object step on totals, and forms the block's shares of the global totals. The same
-code at both places, so that the place cannot matter. Objects are gone over in stretches: no object's numbers depend on
-its neighbours, and what is needed in between then stays in the cache, and small.
+Holds the objects' state, runs the object step on totals, and forms the block's shares of the totals over all objects.
+Both places run the same code, so that results do not depend on the place. Objects are processed in stretches of
+`STRETCH` numbers: no object's numbers depend on its neighbours, and temporary arrays stay small and in the cache.
 """
 
 from __future__ import annotations
@@ -63,13 +63,14 @@ class ObjectState:
             "stopped": numbered(self._stopped),
         }
 
-    def restore(self, model: Model, scales: Mapping[str, Scale], kept: Snapshot) -> None:
+    def restore(self, model: Model, scales: Mapping[str, Scale], snapshot: Snapshot) -> None:
         """Go on in the middle of a stage."""
         self._model = model
         self._scales = scales
-        self.state, self._accepted, self._sums = kept["state"], kept["accepted"], kept["sums"]
-        self._on_trial = kept["on_trial"]
-        self._labels, self._moved, self._stopped = kept["labels"], kept["moved"], by_number(kept["stopped"])
+        self.state, self._accepted, self._sums = snapshot["state"], snapshot["accepted"], snapshot["sums"]
+        self._on_trial = snapshot["on_trial"]
+        self._labels, self._moved = snapshot["labels"], snapshot["moved"]
+        self._stopped = by_number(snapshot["stopped"])
 
     @property
     def message(self) -> Reals:
@@ -90,12 +91,12 @@ class ObjectState:
             shapes = {**self._model.share_shapes(iteration), "bound": (), "moved": ()}
             return {name: np.zeros((len(self._sums), *shape), dtype=np.int64) for name, shape in shapes.items()}
         totals: dict[str, Words] = {}
-        for own in self._stretches():
-            sums = decode(self._sums[..., own], self._scales["objects"])
-            terms = self._model.shares(_part(self.state, own), sums, self._opening(own), globals_, iteration)
+        for part in self._stretches():
+            sums = decode(self._sums[..., part], self._scales["objects"])
+            terms = self._model.shares(_part(self.state, part), sums, self._opening(part), globals_, iteration)
             for name, reals in terms.items():
                 words = encode(reals, self._scales["object_bound" if name == "bound" else name], name)
-                total = weighted_total(words, self._weights(own))
+                total = weighted_total(words, self._weights(part))
                 totals[name] = totals[name] + total if name in totals else total
         totals["moved"] = weighted_total(self._moved.astype(np.int64), self.weights)
         return totals
@@ -103,35 +104,35 @@ class ObjectState:
     def agreement(self, sums: Words) -> Words:
         """(starts, k*k): the block's objects by what their clusterings say, given as sums, and what their votes say."""
         total: Words = np.zeros((len(sums), self._model.k**2), dtype=np.int64)
-        for own in self._stretches(self._model.k):
-            seen = agreement(decode(sums[..., own], self._scales["objects"]), self._opening(own))
-            total += weighted_total(seen.astype(np.int64), self._weights(own))
+        for part in self._stretches(self._model.k):
+            seen = agreement(decode(sums[..., part], self._scales["objects"]), self._opening(part))
+            total += weighted_total(seen.astype(np.int64), self._weights(part))
         return total
 
-    def update(self, kept: NDArray[np.intp], retry: NDArray[np.bool_], globals_: State) -> None:
-        """One-phase models: the object step for the starts `kept`; those of `retry` go back to their last sums."""
-        self.keep(kept)
+    def update(self, surviving: NDArray[np.intp], retry: NDArray[np.bool_], globals_: State) -> None:
+        """One-phase models: the object step for the surviving starts; those of `retry` go back to their last sums."""
+        self.select_starts(surviving)
         assert self._sums is not None
         if retry.any():
             if self._accepted is None:
-                raise MessageError("retry: no step was taken that could be taken back")
+                raise MessageError("retry: the last step of this start cannot be taken back")
             self._sums = np.where(retry[:, None, None], self._accepted, self._sums)
         self._accepted = self._sums if self._on_trial else None
         self._step(self._sums, globals_)
         self._sums = None
 
-    def keep(self, kept: NDArray[np.intp]) -> None:
+    def select_starts(self, surviving: NDArray[np.intp]) -> None:
         """Go on with some of the starts only."""
-        if len(kept) == len(self._labels):
+        if len(surviving) == len(self._labels):
             return
         # Those that have just stopped hold on to the arrays of all.
-        for own in self._stopped.values():
-            own |= {name: array.copy() for name, array in own.items() if array.base is not None}
-        self.state = select(self.state, kept)
-        self._labels = self._labels[kept]
-        self._moved = self._moved[kept]
-        self._sums = None if self._sums is None else self._sums[kept]
-        self._accepted = None if self._accepted is None else self._accepted[kept]
+        for state in self._stopped.values():
+            state |= {name: array.copy() for name, array in state.items() if array.base is not None}
+        self.state = select(self.state, surviving)
+        self._labels = self._labels[surviving]
+        self._moved = self._moved[surviving]
+        self._sums = None if self._sums is None else self._sums[surviving]
+        self._accepted = None if self._accepted is None else self._accepted[surviving]
 
     def stop(self, position: int, start: int) -> None:
         """Put aside the state of a start that has converged."""
@@ -147,14 +148,14 @@ class ObjectState:
             return
         state: State = {}
         labels = np.empty_like(self._labels)
-        for own in self._stretches():
-            reals = decode(sums[..., own], self._scales["objects"])
-            new = self._model.objects(reals, _part(self.state, own), self._opening(own), globals_)
-            labels[:, own] = self._model.memberships(new).argmax(axis=1)
+        for part in self._stretches():
+            reals = decode(sums[..., part], self._scales["objects"])
+            new = self._model.objects(reals, _part(self.state, part), self._opening(part), globals_)
+            labels[:, part] = self._model.memberships(new).argmax(axis=1)
             for name, array in new.items():
                 if name not in state:
                     state[name] = self._room(name, array)
-                state[name][..., own] = array
+                state[name][..., part] = array
         self._stepped = True
         self.state = state
         self._moved = labels != self._labels
@@ -170,8 +171,8 @@ class ObjectState:
         labels: NDArray[np.intp] = self._model.memberships(self.state).argmax(axis=1)
         return labels
 
-    def _weights(self, own: slice) -> Words | None:
-        return None if self.weights is None else self.weights[own]
+    def _weights(self, part: slice) -> Words | None:
+        return None if self.weights is None else self.weights[part]
 
     def _stretches(self, wider: int = 1) -> Iterator[slice]:
         """All objects, some at a time; no stretch is empty. `wider`: by so much than one number for each cluster."""
@@ -179,13 +180,13 @@ class ObjectState:
         size = max(1, STRETCH // (max(starts, 1) * self._model.k * wider))
         return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
 
-    def _opening(self, own: slice) -> Opening:
-        return Opening(self.opening.labels[own], self.opening.votes[:, own], _part(self.opening.given, own))
+    def _opening(self, part: slice) -> Opening:
+        return Opening(self.opening.labels[part], self.opening.votes[:, part], _part(self.opening.given, part))
 
 
-def _part(state: State, own: slice) -> State:
+def _part(state: State, part: slice) -> State:
     """The same state for some of its objects."""
-    return {name: array[..., own] for name, array in state.items()}
+    return {name: array[..., part] for name, array in state.items()}
 
 
 def cluster_sizes(likeliest: NDArray[np.intp], weights: Words | None, k: int) -> Words:

@@ -4,7 +4,7 @@ iteration, and which of them this home speaks for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from ce.protocol.engine.invariants import check_opening
 from ce.protocol.engine.object_state import ObjectState
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.starting_parameters import object_weights
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array
-from ce.protocol.topology.topology import SiteView
+from ce.protocol.topology.site_view import SiteView
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import Opening, State
 
@@ -42,18 +43,16 @@ class SharedObjects:
 
     def together(self, totals: Accumulators, what: str, shape: tuple[int, ...]) -> Words:
         """The totals of all blocks, one after the other; `shape` is what stands before the objects."""
-        parts = [totals[f"block/{index}/{what}"] for index in self._slices]
+        parts = [totals[ArrayName.of_block(index, what)] for index in self._slices]
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts or [np.zeros((*shape, 0), dtype=np.int64)], axis=-1)
 
     def apart(self, what: str, array: Reals) -> dict[str, Array]:
         """An array over all blocks as one array for each."""
-        return {f"block/{index}/{what}": array[..., part] for index, part in self._slices.items()}
+        return {ArrayName.of_block(index, what): array[..., part] for index, part in self._slices.items()}
 
-    def open(
-        self, totals: Accumulators, names: Mapping[str, object], scales: Mapping[str, Scale], ballots: bool
-    ) -> Words:
+    def open(self, totals: Accumulators, names: Iterable[str], scales: Mapping[str, Scale], ballots: bool) -> Words:
         """Take what was counted. (1,) how many objects, of those that this home speaks for, have a label."""
         self._refuse_overlaps(totals, scales)
         for name in names:
@@ -77,8 +76,8 @@ class SharedObjects:
         given: State = {}
         if self._pseudonyms is not None:
             tokens = [self._pseudonyms[block.index] for block in self._blocks]
-            own = np.concatenate(tokens) if tokens else np.empty(0, dtype="V16")
-            given["weights"] = object_weights(own, starts, len(votes))
+            pseudonyms = np.concatenate(tokens) if tokens else np.empty(0, dtype="V16")
+            given["weights"] = object_weights(pseudonyms, starts, len(votes))
         self._pseudonyms, self.counts = None, {}
         opening = Opening(self.labels.astype(np.float64), votes, given)
         return ObjectState(opening, None if self.spoken.all() else self.spoken)
@@ -86,8 +85,8 @@ class SharedObjects:
     def snapshot(self) -> Snapshot:
         return {"labels": self.labels, "labelled": self.labelled}
 
-    def restore(self, kept: Snapshot) -> None:
-        self._take(kept["labels"], kept["labelled"])
+    def restore(self, snapshot: Snapshot) -> None:
+        self._take(snapshot["labels"], snapshot["labelled"])
 
     def _take(self, labels: Words, labelled: Words) -> None:
         self.labels, self.labelled = labels, labelled
@@ -103,7 +102,7 @@ class SharedObjects:
     def _refuse_overlaps(self, totals: Accumulators, scales: Mapping[str, Scale]) -> None:
         for block in self._blocks:
             for column in self._view.contested(block):
-                name = f"block/{block.index}/claims/{column.index}"
+                name = ArrayName.of_claims(block.index, column.index)
                 claims = totals[name]
                 check_opening(name, claims, self._view.sizes, scales)
                 twice = int((claims > 1).sum())

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ce.kernels.special import over_clusters
 from ce.labels import LabelTable
 from ce.privacy.derivation import derive, joined
-from ce.protocol.topology.topology import TopologyColumn
+from ce.protocol.topology.site_view import TopologyColumn
 from ce.ring import Reals
 
 

@@ -10,12 +10,9 @@ Everything that is signed or sealed is bound to job, epoch and roster, so that n
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
-import numpy as np
 from cryptography import x509
 
 from ce.errors import ConfigError, MessageError, Refused
@@ -23,30 +20,13 @@ from ce.identity.certificates import identity_of, parse_certificate, sign, verif
 from ce.identity.keys import PrivateKey
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
-from ce.privacy.derivation import joined, number
+from ce.privacy.derivation import joined
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt, encrypt
-from ce.protocol.topology.topology import Enrolment, Kind
+from ce.protocol.attempt import Attempt
+from ce.protocol.topology.enrolment import EnrolmentSummary
 
 KEY_SIZE = 32
 _KEY_SHARE, _ENROLMENT, _JOB_KEY = "ce key share 1", "ce enrolment 2", b"ce job key 1"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt at a job, as everybody in it knows it: all that is signed begins with this."""
-
-    job: str
-    definition: bytes = field(repr=False)
-    epoch: int
-    roster: tuple[str, ...]  # in order of name
-
-    @property
-    def job_digest(self) -> bytes:
-        return hashlib.sha256(self.definition).digest()
-
-    @property
-    def context(self) -> tuple[bytes, ...]:
-        return (self.job_digest, number(self.epoch), joined(*(site.encode() for site in self.roster)))
 
 
 @dataclass(frozen=True)
@@ -72,52 +52,6 @@ def check_key_share(attempt: Attempt, site: str, share: KeyShare) -> x509.Certif
     message = joined(*attempt.context, site.encode(), share.public_key)
     verify(certificate, share.signature, message, purpose=_KEY_SHARE, field=f"key share of {site}")
     return certificate
-
-
-@dataclass(frozen=True)
-class ColumnSummary:
-    """A column that a site has enrolled: its categories only as a number and a digest."""
-
-    name: str
-    kind: Kind
-    soft: bool
-    written: Literal["integers", "text"] | None
-    categories: int
-    categories_digest: bytes = field(repr=False)
-    labels: int = 0  # of the site's objects that have one, at most as many as sites show
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a site has enrolled, as far as every other site may know. This is what the site signs."""
-
-    objects: int
-    columns: tuple[ColumnSummary, ...]
-    pseudonym_digest: bytes = field(repr=False)
-    revision: int = 0
-
-
-def summary_of(enrolment: Enrolment, revision: int = 0) -> Summary:
-    columns = tuple(
-        ColumnSummary(
-            claim.name,
-            claim.kind,
-            claim.soft,
-            claim.written,
-            len(claim.categories),
-            hashlib.sha256(joined(*(str(category).encode() for category in claim.categories))).digest(),
-            claim.labels,
-        )
-        for claim in enrolment.columns
-    )
-    return Summary(len(enrolment.objects), columns, pseudonym_digest(enrolment), revision)
-
-
-def enrolment_digest(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> bytes:
-    """SHA-256 of what all sites have enrolled, and how many objects each holds alone: masks are bound to it, so that
-    all must have been told the same, and each has seen that what is said of itself is true."""
-    parts = (part for site, own in summaries.items() for part in (site.encode(), _said(own), number(private[site])))
-    return hashlib.sha256(joined(*parts)).digest()
 
 
 class Handshake:
@@ -164,7 +98,9 @@ class Handshake:
         # All or none: nothing is sealed for some of the peers when another was refused.
         self._pair_keys, self._certificates = pair_keys, certificates
 
-    def check_enrolments(self, own: Summary, shown: Mapping[str, tuple[Summary, bytes]]) -> dict[str, Summary]:
+    def check_enrolments(
+        self, own: EnrolmentSummary, shown: Mapping[str, tuple[EnrolmentSummary, bytes]]
+    ) -> dict[str, EnrolmentSummary]:
         """That every site itself has enrolled what is shown of it, with its signature, for this attempt."""
         if tuple(shown) != self._attempt.roster:
             raise MessageError("enrolments: not those of the roster, in its order")
@@ -195,41 +131,20 @@ class Handshake:
         return job_key
 
 
-def pseudonym_digest(enrolment: Enrolment) -> bytes:
-    """SHA-256 of the pseudonyms, in the site's order."""
-    return hashlib.sha256(np.ascontiguousarray(enrolment.objects).data).digest()
-
-
-def sign_enrolment(attempt: Attempt, site: str, summary: Summary, key: PrivateKey) -> bytes:
+def sign_enrolment(attempt: Attempt, site: str, summary: EnrolmentSummary, key: PrivateKey) -> bytes:
     return sign(key, _enrolment_message(attempt, site, summary), purpose=_ENROLMENT)
 
 
 def check_enrolment(
-    attempt: Attempt, site: str, summary: Summary, signature: bytes, certificate: x509.Certificate
+    attempt: Attempt, site: str, summary: EnrolmentSummary, signature: bytes, certificate: x509.Certificate
 ) -> None:
     """That the site itself enrolled exactly this, for this attempt."""
     message = _enrolment_message(attempt, site, summary)
     verify(certificate, signature, message, purpose=_ENROLMENT, field=f"enrolment of {site}")
 
 
-def _enrolment_message(attempt: Attempt, site: str, summary: Summary) -> bytes:
-    return joined(*attempt.context, site.encode(), _said(summary))
-
-
-def _said(summary: Summary) -> bytes:
-    columns = [
-        joined(
-            own.name.encode(),
-            own.kind.encode(),
-            b"soft" if own.soft else b"hard",
-            (own.written or "").encode(),
-            number(own.categories),
-            own.categories_digest,
-            number(own.labels),
-        )
-        for own in summary.columns
-    ]
-    return joined(number(summary.objects), joined(*columns), summary.pseudonym_digest, number(summary.revision))
+def _enrolment_message(attempt: Attempt, site: str, summary: EnrolmentSummary) -> bytes:
+    return joined(*attempt.context, site.encode(), summary.signed_bytes())
 
 
 def _certificate(der: bytes, site: str) -> x509.Certificate:

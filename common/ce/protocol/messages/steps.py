@@ -1,15 +1,150 @@
-"""What a round asks for: the name and shape of every total, for every step. Home, sites and whoever merely adds agree.
+"""The steps of a job: one table that says what each step asks for, of whom, and which steps may follow it.
 
-Steps and arrays are listed in `ce.protocol.messages.task`.
+The home opens a round with a step, every contributor answers with the arrays that the table lists, and whoever adds
+them (a home, or a coordinator that cannot read them) waits for exactly these. Home, sites, preview and documentation
+read this table; docs/site-computation.md says what a site computes in each step.
 """
 
 from __future__ import annotations
 
-from ce.protocol.messages.task import Step
-from ce.protocol.topology.topology import SiteView
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+from ce.errors import MessageError
+from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.topology.site_view import Block, SiteView
+from ce.ring import Scale
 from ce.steps.model import Model
 
-Shapes = dict[str, tuple[int, ...]]
+Step = Literal[
+    "open", "sums", "objects", "columns", "clusterings_only", "finish", "keys", "decide", "shares", "votes", "counts"
+]
+STEPS: tuple[Step, ...] = get_args(Step)
+
+#: Sides of a shape: a number, or what it is counted in.
+Side = Literal["starts", "k", "k*k", "objects", "categories"] | int
+#: In `Asked.what`: every total that the model's global step needs in this iteration, with the model's own shapes.
+SHARES = "SHARE"
+#: In `StepRule.follows`: the step that begins an iteration, of this stage or the next ...
+BEGINS_ITERATION = "begins iteration"
+#: ... and the step after the last iteration.
+AFTER_THE_LAST = "after the last"
+#: Only of models whose classifiers vote.
+VOTES_ONLY = "votes"
+
+
+class ArraySpec(NamedTuple):
+    """Shape and fixed point of an array."""
+
+    shape: tuple[int, ...]
+    fraction_bits: int = 0
+
+    def __str__(self) -> str:
+        return f"shape {self.shape} with {self.fraction_bits} fraction bits"
+
+
+Arrays = dict[ArrayName, ArraySpec]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Arrays that a step asks of every contributor: one for each shared block, contested cell, group, or for all."""
+
+    scope: Literal["block", "claims", "columns", "global"]
+    what: str
+    shape: tuple[Side, ...]
+    votes_only: bool = False
+
+
+@dataclass(frozen=True)
+class StepRule:
+    """One row of the table."""
+
+    about: str  # for documentation
+    asks: tuple[Asked, ...] = ()
+    follows: tuple[str, ...] = ()  # steps, or BEGINS_ITERATION, AFTER_THE_LAST
+    blind_only: bool = False
+    #: Blind: what shared blocks that not all sites hold add to `global/` arrays follows in an exchange of its own.
+    owes_shares: bool = False
+    #: Blind: the first site by name decides what comes next.
+    decided: bool = False
+
+
+_ITERATION = (
+    Asked("block", "sums", ("starts", "k", "objects")),
+    Asked("global", SHARES, ("starts",)),
+    Asked("global", "bound", ("starts",)),
+    Asked("global", "moved", ("starts",)),
+)
+_COLUMN_SUMS = Asked("columns", "sums", ("starts", "k", "categories"))
+
+TABLE: Mapping[Step, StepRule] = {
+    "keys": StepRule(
+        "Keys that the contributors of a total share, encrypted for each of them.",
+        follows=("open", BEGINS_ITERATION),
+        blind_only=True,
+    ),
+    "open": StepRule(
+        "Counts: labels of each shared object, those in columns with one holder (hidden), ballots, claims on contested "
+        "cells, private objects that have a label.",
+        asks=(
+            Asked("global", "objects", (1,)),
+            Asked("block", "labels", ("objects",)),
+            Asked("block", "hidden", ("objects",)),
+            Asked("block", "ballots", ("objects",), votes_only=True),
+            Asked("claims", "claims", ("objects",)),
+        ),
+        follows=("counts",),
+        owes_shares=True,
+    ),
+    "counts": StepRule(
+        "Sends the members the counts of their objects and asks for nothing: a site may leave out objects with too few "
+        "labels, and then all are aligned anew.",
+        follows=(VOTES_ONLY, BEGINS_ITERATION),
+    ),
+    "votes": StepRule(
+        "What the ballots of each shared object say.",
+        asks=(Asked("block", "votes", ("k", "objects"), votes_only=True),),
+        follows=(BEGINS_ITERATION,),
+    ),
+    "sums": StepRule(
+        "One iteration in one exchange: object sums, column sums, shares of the globals and the bound, and how many "
+        "objects' most likely cluster moved.",
+        asks=(*_ITERATION, _COLUMN_SUMS),
+        follows=(BEGINS_ITERATION, AFTER_THE_LAST),
+        owes_shares=True,
+        decided=True,
+    ),
+    "objects": StepRule(
+        "Two-phase models where a shared block has cells of a shared column: object sums and shares; columns follows.",
+        asks=_ITERATION,
+        follows=("columns", BEGINS_ITERATION, AFTER_THE_LAST),
+        owes_shares=True,
+        decided=True,
+    ),
+    "columns": StepRule(
+        "Column sums, from the messages that this task brings.", asks=(_COLUMN_SUMS,), follows=(BEGINS_ITERATION,)
+    ),
+    "shares": StepRule(
+        "Shares of blocks that not all sites hold, which their members know after the last exchange.", blind_only=True
+    ),
+    "decide": StepRule(
+        "To the first site by name: the totals of the last exchange; it answers what all must do alike.",
+        blind_only=True,
+    ),
+    "clusterings_only": StepRule(
+        "Object sums under a flat message: what the clusterings alone say of the classes.",
+        asks=(Asked("block", "sums", (1, "k", "objects")), Asked("global", "agreement", (1, "k*k"))),
+        follows=("finish",),
+        owes_shares=True,
+    ),
+    "finish": StepRule(
+        "The winner's globals and, of shared blocks, memberships and which objects have a label; the answer is a "
+        "receipt, with the sizes of the clusters among the private objects.",
+        asks=(Asked("global", "sizes", ("k",)),),
+    ),
+}
 
 
 def first_step(model: Model, view: SiteView) -> Step:
@@ -17,39 +152,108 @@ def first_step(model: Model, view: SiteView) -> Step:
     return "objects" if model.phases == 2 and view.needs_two_exchanges else "sums"
 
 
-def asked(step: Step, view: SiteView, model: Model, starts: int, iteration: int) -> Shapes:
-    """Name and shape of every total of a round, as far as this view reaches."""
-    k = model.k
-    shared = [block for block in view.blocks.values() if block.shared]
-    shapes: Shapes = {}
-    if step == "open":
-        shapes["global/objects"] = (1,)
-        for block in shared:
-            shapes[f"block/{block.index}/labels"] = shapes[f"block/{block.index}/hidden"] = (block.size,)
-            if model.uses_votes:
-                shapes[f"block/{block.index}/ballots"] = (block.size,)
-            for column in view.contested(block):
-                shapes[f"block/{block.index}/claims/{column.index}"] = (block.size,)
-    if step == "votes":
-        for block in shared:
-            shapes[f"block/{block.index}/votes"] = (k, block.size)
-    if step in ("sums", "objects", "clusterings_only"):
-        for block in shared:
-            shapes[f"block/{block.index}/sums"] = (starts, k, block.size)
-    if step in ("sums", "objects"):
-        for name, shape in model.share_shapes(iteration).items():
-            shapes[f"global/{name}"] = (starts, *shape)
-        shapes["global/bound"] = shapes["global/moved"] = (starts,)
-    if step in ("sums", "columns"):
-        for group in view.groups.values():
-            shapes[f"columns/{group.index}/sums"] = (starts, k, group.width)
-    if step == "clusterings_only":
-        shapes["global/agreement"] = (1, k * k)
-    if step == "finish":
-        shapes["global/sizes"] = (k,)
-    return shapes
+def expected_arrays(
+    step: Step, view: SiteView, model: Model, scales: Mapping[str, Scale], starts: int, iteration: int
+) -> Arrays:
+    """Name, shape and fixed point of every array of a round, as far as this view reaches."""
+    sides: dict[Side, int] = {"starts": starts, "k": model.k, "k*k": model.k**2}
+    found: Arrays = {}
+    for asked in TABLE[step].asks:
+        if asked.votes_only and not model.uses_votes:
+            continue
+        for name, more in _instances(asked, view, model, iteration):
+            shape = tuple(side if isinstance(side, int) else {**sides, **more}[side] for side in asked.shape)
+            shape += _share_shape(asked, name, model, iteration)
+            found[name] = ArraySpec(shape, name.fraction_bits(scales))
+    return found
 
 
-def shares_of(shapes: Shapes) -> Shapes:
+def _instances(
+    asked: Asked, view: SiteView, model: Model, iteration: int
+) -> Iterator[tuple[ArrayName, dict[Side, int]]]:
+    """The arrays that one entry of the table stands for, and the sides that depend on which."""
+    match asked.scope:
+        case "block":
+            for block in _shared(view):
+                yield ArrayName.of_block(block.index, asked.what), {"objects": block.size}
+        case "claims":
+            for block in _shared(view):
+                for column in view.contested(block):
+                    yield ArrayName.of_claims(block.index, column.index), {"objects": block.size}
+        case "columns":
+            for group in view.groups.values():
+                yield ArrayName.of_columns(group.index, asked.what), {"categories": group.width}
+        case "global":
+            names = model.share_shapes(iteration) if asked.what == SHARES else (asked.what,)
+            for name in names:
+                yield ArrayName.of_all(name), {}
+
+
+def _share_shape(asked: Asked, name: ArrayName, model: Model, iteration: int) -> tuple[int, ...]:
+    return model.share_shapes(iteration)[name.what] if asked.what == SHARES else ()
+
+
+def _shared(view: SiteView) -> Iterator[Block]:
+    return (block for block in view.blocks.values() if block.shared)
+
+
+def totals_over_all(arrays: Arrays) -> Arrays:
     """Of these, the totals over all objects: what the members of a shared block still owe when they alone know it."""
-    return {name: shape for name, shape in shapes.items() if name.startswith("global/")}
+    return {name: spec for name, spec in arrays.items() if name.kind == "global"}
+
+
+def following_steps(step: Step, model: Model, view: SiteView) -> tuple[Step, ...]:
+    """The steps that may follow a step of this model, in a stage of this model or the first of the next stage."""
+    found: list[Step] = []
+    following = model.next_stage()
+    for entry in TABLE[step].follows:
+        if entry == VOTES_ONLY:
+            if model.uses_votes:
+                return ("votes",)
+        elif entry == BEGINS_ITERATION:
+            found.append(first_step(model, view))
+            if following is not None and TABLE[step].decided:
+                found.append(first_step(following, view))
+        elif entry == AFTER_THE_LAST:
+            if following is None:
+                found.append("clusterings_only" if model.uses_votes else "finish")
+        elif entry == "columns" or entry in STEPS:
+            found.append(entry)  # type: ignore[arg-type]
+    return tuple(dict.fromkeys(found))
+
+
+class StepOrder:
+    """Checks that the tasks that a site is sent follow each other as the table says."""
+
+    def __init__(self, view: SiteView) -> None:
+        self._view = view
+        self._last: Step | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether any step was taken."""
+        return self._last is not None
+
+    def take(self, step: Step, model: Model) -> None:
+        """`model` is that of the stage before. Raises MessageError naming what was expected."""
+        allowed = ("open",) if self._last is None else following_steps(self._last, model, self._view)
+        if step not in allowed:
+            expected = " or ".join(allowed) or "nothing more"
+            raise MessageError(f"step: expected {expected}, got {step}")
+        self._last = step
+
+    def resume(self, model: Model) -> None:
+        """The state of an answered step that begins an iteration is restored."""
+        self._last = first_step(model, self._view)
+
+
+def check_asked(asked: Mapping[str, ArraySpec], expected: Mapping[ArrayName, ArraySpec]) -> None:
+    """That a task asks for the arrays that this site computes itself. Raises MessageError with expected and got."""
+    for name, spec in expected.items():
+        found = asked.get(name)
+        if found is None:
+            raise MessageError(f"asked: expected {name}, {spec}; the task does not ask for it")
+        if tuple(found) != tuple(spec):
+            raise MessageError(f"asked: {name}: expected {spec}, got {ArraySpec(*found)}")
+    if len(asked) > len(expected):
+        raise MessageError(f"asked: {len(asked) - len(expected)} arrays that this step does not have")

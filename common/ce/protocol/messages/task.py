@@ -1,29 +1,9 @@
-"""What home and sites say to each other: a task down, an answer up.
+"""What home and sites send each other: a task down, an answer up.
 
-A task carries the outcome of the last exchange (globals, tables of shared columns, messages of shared blocks, which
-starts go on) and the step to do next. Steps:
-
-    open      count before anything else: labels of each shared object, those of them in columns with one holder
-              ("hidden"), ballots, claims on contested cells, the private objects that have a label
-    counts    tells the members the counts of their objects, and asks for nothing: a site may leave out objects with
-              too few labels, and then all are aligned anew
-    votes     models with votes: what the ballots of each shared object say
-    sums      one iteration in one exchange: object sums, column sums, shares of the globals and the bound, and how
-              many objects' most likely cluster moved
-    objects   two-phase models where a shared block has cells of a shared column: object sums and shares ...
-    columns   ... then column sums, from the messages just received
-    shares    blind only: shares of blocks that not all sites hold, which their members know after the last exchange
-    view      object sums under a flat message: what the clusterings alone say (models with votes)
-    finish    the winner's globals and, of shared blocks, memberships and which objects have a label at all; the
-              answer is a receipt, with the sizes of the clusters among the private objects
-
-    keys      blind only: keys that the contributors of a total share, sealed for each of them
-    decide    blind only, to the first site by name: the totals of the last exchange; it answers what all must do alike
-
-Arrays: block/<b>/<what> (starts, k, n); columns/<g>/<what> (starts, k, categories of the group's columns, side by
-side); global/<name> (starts, ...). In blind arrays keep the width of all starts, and totals go down as words; bytes
-that one site has sealed for another are sealed/<to> on the way up and sealed/<from> on the way down.
-How these become bytes is the transport's business.
+A task carries the outcome of the last exchange (globals, beta of shared columns, messages of shared blocks, which starts
+take part, which stop, which are taken back), the step to do next and the list of arrays that the site must answer with.
+Steps and their arrays: `ce.protocol.messages.steps`. In blind, arrays keep the width of all starts, and totals go down as
+words. How tasks and answers become bytes: `ce.transport`.
 """
 
 from __future__ import annotations
@@ -32,17 +12,13 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.ring import Scale
+from ce.protocol.messages.steps import ArraySpec, Step
 
-Step = Literal[
-    "open", "sums", "objects", "columns", "clusterings_only", "finish", "keys", "decide", "shares", "votes", "counts"
-]
-STEPS: tuple[Step, ...] = get_args(Step)
 Array = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.uint8]
 
 
@@ -55,17 +31,19 @@ class NextStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
+    """What a site is asked to do in one round."""
+
     round: int
     step: Step
     stage: int = 0  # which of the model's stages; a higher number than before begins the next one
     iteration: int = 0  # of the stage, from 1
-    starts: tuple[int, ...] = ()  # the starts that take part; those that no longer do have stopped
+    starts: tuple[int, ...] = ()  # the starts that take part
     retry: tuple[int, ...] = ()  # of these, the ones whose last step is taken back
     arrays: Mapping[str, Array] = field(default_factory=dict, repr=False)
-    checkpoint: int = (
-        0  # not 0: keep the state after this answer, as of this origin and round (`ce.service.checkpoints`)
-    )
-    resume: int = 0  # not 0: go on from the state that was kept as of this origin and round, and answer as then
+    checkpoint: int = 0  # not 0: write a checkpoint of this origin and round after this answer
+    resume: int = 0  # not 0: go on from the checkpoint of this origin and round, and answer as then
+    stop: tuple[int, ...] = ()  # the starts that took part in the task before and do not take part any more
+    asked: Mapping[str, ArraySpec] = field(default_factory=dict)  # the arrays of the answer, by name
 
     @cached_property
     def hashes(self) -> dict[str, bytes]:
@@ -75,6 +53,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Answer:
+    """A site's contribution to one round."""
+
     round: int
     step: Step
     starts: tuple[int, ...] = ()  # the task's
@@ -95,23 +75,13 @@ class ArrayChunk(NamedTuple):
     words: Array
 
     def __repr__(self) -> str:
-        return f"Piece({self.name!r}, begin={self.begin})"  # sums are nobody's business
+        return f"ArrayChunk({self.name!r}, begin={self.begin})"  # never print values
 
 
 def chunks(answer: Answer) -> Iterator[ArrayChunk]:
-    """A whole answer, one piece per array."""
+    """A whole answer, one chunk per array."""
     for name, array in answer.arrays.items():
         yield ArrayChunk(name, array.shape, answer.fraction_bits[name], 0, array.reshape(-1))
-
-
-def fraction_bits(name: str, scales: Mapping[str, Scale]) -> int:
-    """The fixed point of a summed array, by its name; counts have none."""
-    group, *_, what = name.split("/")
-    if what == "sums":
-        what = "objects" if group == "block" else "columns"
-    elif (group, what) == ("global", "objects"):
-        return 0  # a count, unlike the sums of blocks that go by the same scale's name
-    return scales[what].bits if what in scales else 0
 
 
 def array_hash(array: Array) -> bytes:
@@ -124,7 +94,10 @@ def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes])
     starts, retry = _listed(task.starts), _listed(task.retry)
     where = f"{epoch} {task.round} {task.step} {task.stage} {task.iteration}"
     where += f" checkpoint {task.checkpoint}" * (task.checkpoint > 0) + f" resume {task.resume}" * (task.resume > 0)
-    lines = ["ce task 1", job.hex(), where, starts, retry]
+    lines = ["ce task 2", job.hex(), where, starts, retry, _listed(task.stop)]
+    for name in sorted(task.asked):
+        spec = task.asked[name]
+        lines.append(f"asked {name} {_listed(spec.shape)} {spec.fraction_bits}")
     for name in sorted(task.arrays):
         array = task.arrays[name]
         lines.append(f"{name} {array.dtype.kind} {_listed(array.shape)} {hashes[name].hex()}")
@@ -134,15 +107,15 @@ def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes])
 def digests_of(tasks: Mapping[str, Task], job: bytes, epoch: int) -> dict[str, bytes]:
     """The digest of every site's task in a round. Most arrays go to several sites, and are hashed once."""
     hashed: dict[int, bytes] = {}
-    digests: dict[tuple[tuple[str, int], ...], bytes] = {}
+    digests: dict[object, bytes] = {}
     found = {}
     for site, task in tasks.items():
-        which = tuple((name, id(array)) for name, array in task.arrays.items())
+        which = (tuple((name, id(array)) for name, array in task.arrays.items()), tuple(task.asked))
         if which not in digests:
             for array in task.arrays.values():
                 if id(array) not in hashed:
                     hashed[id(array)] = array_hash(array)
-            hashes = {name: hashed[at] for name, at in which}
+            hashes = {name: hashed[id(array)] for name, array in task.arrays.items()}
             digests[which] = task_digest(job, epoch, task, hashes)
         found[site] = digests[which]
     return found

@@ -1,8 +1,8 @@
-"""The coordinator in `blind`: adds words that it cannot read and passes on bytes that it cannot open.
+"""The coordinator in `blind`: adds words that it cannot read and passes on boxes that it cannot decrypt.
 
-The same interface as a `Home`, and so the same transports and the same daemon. It knows which step follows which, and
-hears from the first site by name, in the clear, only what comes after a decision: how many iterations a job takes is
-all that it learns.
+It offers what a `Home` offers (`ce.protocol.engine.aggregator`), and so the same transports and the same daemon serve it.
+It knows which step follows which, and is sent by the first site by name, in the clear, only which step comes after a
+decision: how many iterations a job takes is all that it learns.
 """
 
 from __future__ import annotations
@@ -10,21 +10,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ce.errors import MessageError
-from ce.protocol.engine.accumulators import Accumulators, AddingUp, Asked
-from ce.protocol.engine.home import Progress
+from ce.protocol.engine.accumulators import Accumulators
+from ce.protocol.engine.aggregator import OpenRound, Progress
+from ce.protocol.engine.home_state import Stage
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
-from ce.protocol.messages.steps import Shapes, asked, first_step, shares_of
-from ce.protocol.messages.task import Answer, Array, NextStep, Step, Task, fraction_bits
-from ce.protocol.modes.blind_site import SEALING, SET_KEY_SIZE, STATE_SIZE, keys_from, member_sets
+from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.steps import (
+    TABLE,
+    Arrays,
+    ArraySpec,
+    Step,
+    expected_arrays,
+    following_steps,
+    totals_over_all,
+)
+from ce.protocol.messages.task import Answer, Array, NextStep, Task
+from ce.protocol.modes.blind_site import BOX_OVERHEAD, SET_KEY_SIZE, STATE_SIZE, keys_from, member_sets
 from ce.protocol.modes.decision_codec import encoded_size
-from ce.protocol.topology.topology import SiteView
-from ce.ring import Scale, Words
+from ce.protocol.topology.site_view import SiteView
+from ce.ring import Words
 from ce.steps.model import Model, stage_of
 
+Boxes = dict[ArrayName, ArraySpec]
 
-class BlindCoordinator(AddingUp):
+
+class BlindCoordinator:
     """One blind job at the coordinator."""
+
+    bound_path: tuple[float, ...] = ()
+    result = None
 
     def __init__(
         self,
@@ -34,193 +49,174 @@ class BlindCoordinator(AddingUp):
         *,
         pseudonyms: Pseudonyms | None = None,
     ) -> None:
-        """`pseudonyms` are of no use here: the members begin for themselves."""
+        """`pseudonyms` are not used: the members compute where objects begin."""
         self._view = view
         self._on_progress = on_progress
         self._first, *self._others = view.sites
-        self._round = 0
-        self._stage = 0
+        self._stage = Stage.of(0, model, view)
         self._iteration = 0
-        self._exchanges = 0
-        self._step: Step | None = None
-        self._shapes: Shapes = {}
-        self._owed_to: Step | None = None
-        self._last: dict[str, Words] = {}  # totals of the last exchange of words
-        self._decided = False  # the first site has them already
-        self._following: NextStep | None = None
-        self._mail: Mapping[tuple[str, str], Array] = {}  # (from, to): what was sealed, for the next task
+        self._main: Step = "open"  # the last step beside "shares" and "decide"
+        self._last: dict[ArrayName, Words] = {}  # totals of the last exchange of words
+        self._decided = False  # the first site has these totals already
+        self._next: NextStep | None = None
+        self._boxes: Mapping[tuple[str, str], Array] = {}  # (from, to): what was encrypted, for the next task
         self._states: dict[str, bytes] = {}
         self._restored: tuple[Snapshot, int] | None = None  # what to go on from, and its origin, after the keys
-        self._resume = 0
-        #: Sites whose state differs from the first site's in the last round: worth a word in the log.
         self.diverged: tuple[str, ...] = ()
-        self._set_model(model)
+        self.exchanges = 0
+        self.rounds = 0
+        self.open_round: OpenRound | None = None
         self._await("keys")
 
     # What the outside calls, as of a Home.
 
-    def tasks(self, keep: int = 0) -> dict[str, Task]:
-        if self._step is None:
+    def tasks(self, checkpoint: int = 0) -> dict[str, Task]:
+        if self.open_round is None:
             return {}
-        sites = (self._first,) if self._step == "decide" else self._view.sites
-        return {site: self._task(site, keep) for site in sites}
+        return {site: self._task(self.open_round, site, checkpoint) for site in self.open_round.by_site}
 
     @property
     def begins_iteration(self) -> bool:
-        return self._step == first_step(self._model, self._view)
+        return self.open_round is not None and self.open_round.step == self._stage.begins_with
 
     def snapshot(self) -> Snapshot:
-        """How far the job is: of what it is about nothing is known here."""
-        return {
-            "round": self._round,
-            "stage": self._stage,
-            "iteration": self._iteration,
-            "exchanges": self._exchanges,
-        }
+        """How far the job is; the coordinator knows nothing else of it."""
+        where = {"stage": self._stage.number, "iteration": self._iteration}
+        return {"round": self.rounds, "exchanges": self.exchanges, **where}
 
-    def restore(self, kept: Snapshot, origin: int = 0) -> None:
+    def restore(self, snapshot: Snapshot, origin: int = 0) -> None:
         """Once the sites have exchanged keys, which they must in every attempt, open the round of a snapshot again."""
-        self._restored = (kept, origin)
+        self._restored = (snapshot, origin)
 
     def begin(self, site: str, answer: Answer) -> None:
-        if answer.round != self._round or answer.step != self._step or answer.starts:
-            raise MessageError(f"{site}: answers another round or step")
-        if self._step == "decide":
-            self._following = self._checked(answer.next_step)
+        assert self.open_round is not None
+        self.open_round.refuse_other(site, answer, ())
+        if self.open_round.step == "decide":
+            self._next = self._checked(answer.next_step)
         self._states[site] = answer.state
-        self._totals.begin(site)
+        self.open_round.accumulators.begin(site)
 
     def advance(self) -> None:
-        if self.waiting:
-            raise MessageError(f"{len(self.waiting)} sites have not answered")
-        step = self._step
-        self._exchanges += step != "finish"
+        assert self.open_round is not None
+        self.open_round.require_complete()
+        step, received = self.open_round.step, self.open_round.accumulators
+        self.exchanges += step != "finish"
         self._compare_states()
-        self._mail = self._totals.mail
+        self._boxes = received.boxes
         if step == "decide":
             self._follow()
             return
         self._decided = False
-        self._last = {name: self._totals[name] for name in self._shapes}
-        match step:
-            case "keys" if self._restored is not None:
-                self._open_again(*self._restored)
-            case "keys":
-                self._await("open")
-            case "open" | "sums" | "objects" | "clusterings_only" if not self._view.shared_by_all:
-                self._owed_to = step
-                self._await("shares")
-            case "shares":
-                self._after(self._owed_to)
-            case _:
-                self._after(step)
+        self._last = {name: received[name] for name in self.open_round.arrays}
+        if step == "keys" and self._restored is not None:
+            self._open_again(*self._restored)
+        elif TABLE[step].owes_shares and not self._view.shared_by_all:
+            self._await("shares")
+        elif TABLE[self._main].decided and step != "keys":
+            self._await("decide")
+        else:
+            self._go_on(step)
 
     # How.
 
-    def _open_again(self, kept: Snapshot, origin: int) -> None:
-        self._stage, self._iteration = kept["stage"], kept["iteration"]
-        self._set_model(stage_of(self._model, self._stage))
-        self._exchanges = kept["exchanges"]
-        self._round = kept["round"] - 1
-        self._await(first_step(self._model, self._view))
-        self._resume = origin
+    def _open_again(self, snapshot: Snapshot, origin: int) -> None:
+        self._iteration = snapshot["iteration"]
+        self._stage = Stage.of(snapshot["stage"], stage_of(self._stage.model, snapshot["stage"]), self._view)
+        self.exchanges, self.rounds = snapshot["exchanges"], snapshot["round"] - 1
+        self._await(self._stage.begins_with, resume=origin)
 
-    def _after(self, step: Step | None) -> None:
-        """All totals of a step are known to those whom they concern."""
-        match step:
-            case "sums" | "objects":
-                self._await("decide")
-            case "open":
-                self._await("counts")
-            case "counts" if self._model.uses_votes:
-                self._await("votes")
-            case "counts" | "votes" | "columns":
-                self._next_iteration()
-            case "clusterings_only":
-                self._await("finish")
-            case _:
-                self._step = None
-
-    def _follow(self) -> None:
-        assert self._following is not None
-        following = self._following
-        self._decided = True
-        if self._on_progress is not None:
-            where = (self._stage, self._iteration, self._model.max_iter)
-            self._on_progress(Progress(*where, running=0, bound=float("nan"), has_bound=False))
-        if following.stage != self._stage:
-            stage = self._model.next_stage()
-            assert stage is not None
-            self._stage, self._iteration = following.stage, 0
-            self._set_model(stage)
-        if following.step == first_step(self._model, self._view):
+    def _go_on(self, step: Step) -> None:
+        """After a step that decides nothing there is one that follows, or none."""
+        main = "keys" if step == "keys" else self._main
+        following = following_steps(main, self._stage.model, self._view)
+        if not following:
+            self.open_round = None
+        elif following[0] == self._stage.begins_with and main != "keys":
             self._next_iteration()
         else:
-            self._await(following.step)
+            self._await(following[0])
 
-    def _checked(self, following: NextStep | None) -> NextStep:
-        """What may come after a decision."""
-        model, owed = self._model, self._last_main
-        possible = {NextStep("clusterings_only" if model.uses_votes else "finish", self._stage)}
-        possible.add(NextStep("columns" if owed == "objects" else first_step(model, self._view), self._stage))
-        if (stage := model.next_stage()) is not None:
-            possible = {p for p in possible if p.step not in ("clusterings_only", "finish")}
-            possible.add(NextStep(first_step(stage, self._view), self._stage + 1))
-        if following not in possible:
-            raise MessageError(f"{self._first}: following: not a step that can follow")
-        return following
+    def _follow(self) -> None:
+        """What the first site has decided."""
+        assert self._next is not None
+        self._decided = True
+        if self._on_progress is not None:
+            where = (self._stage.number, self._iteration, self._stage.model.max_iter)
+            self._on_progress(Progress(*where, running=0, bound=float("nan"), has_bound=False))
+        if self._next.stage != self._stage.number:
+            following = self._stage.following(self._view)
+            assert following is not None
+            self._stage, self._iteration = following, 0
+        if self._next.step == self._stage.begins_with:
+            self._next_iteration()
+        else:
+            self._await(self._next.step)
+
+    def _checked(self, given: NextStep | None) -> NextStep:
+        """That what is said to follow a decision may follow it."""
+        stage, following = self._stage, self._stage.following(self._view)
+        steps = following_steps(self._main, stage.model, self._view)
+        possible = {NextStep(step, stage.number) for step in steps}
+        if following is not None:
+            possible.add(NextStep(following.begins_with, following.number))
+        if given not in possible:
+            expected = " or ".join(sorted(f"{step} in stage {number}" for step, number in possible))
+            raise MessageError(f"{self._first}: next_step: expected {expected}")
+        return given
 
     def _next_iteration(self) -> None:
         self._iteration += 1
-        self._await(first_step(self._model, self._view))
+        self._await(self._stage.begins_with)
 
-    def _await(self, step: Step) -> None:
-        self._step = step
-        self._round += 1
-        self._resume = 0
+    def _await(self, step: Step, resume: int = 0) -> None:
+        if step not in ("shares", "decide"):
+            self._main = step
+        self.rounds += 1
         self._states = {}
-        mail: dict[str, dict[str, int]] = {}
-        if step == "keys":
-            self._shapes = {}
-            mail = {s: self._keys_of(s) for s in self._view.sites}
-        elif step == "decide":
-            self._shapes = {}
-            mail = {self._first: dict.fromkeys((f"box/{peer}" for peer in self._others), self._decision_size)}
-        elif step == "finish":
-            self._shapes = {}
-        elif step == "shares":
-            self._shapes = shares_of(self._shapes)
-        else:
-            starts = 1 if step == "clusterings_only" else self._model.n_starts
-            self._shapes = asked(step, self._view, self._model, starts, self._iteration)
-        if step in ("sums", "objects"):
-            self._last_main = step
-        wanted = {n: Asked(shape, fraction_bits(n, self._scales)) for n, shape in self._shapes.items()}
+        arrays, boxes = self._expected(step), self._expected_boxes(step)
         sites = (self._first,) if step == "decide" else self._view.sites
-        by_site = {s: [n for n in wanted if s in self._view.contributors(n)] for s in sites}
-        self._totals = Accumulators(wanted, by_site, mail)
+        by_site = {site: [name for name in arrays if site in name.contributors(self._view)] for site in sites}
+        accumulators = Accumulators(arrays, by_site, boxes)
+        self.open_round = OpenRound(self.rounds, step, arrays, by_site, accumulators, resume, boxes)
 
-    def _keys_of(self, site: str) -> dict[str, int]:
-        theirs = {peer: len(keys_from(site, peer, self._sets)) for peer in self._view.sites if peer != site}
-        return {f"box/{peer}": SEALING + SET_KEY_SIZE * count for peer, count in theirs.items() if count}
+    def _expected(self, step: Step) -> Arrays:
+        if step in ("keys", "decide", "finish"):
+            return {}
+        if step == "shares":
+            return totals_over_all({name: ArraySpec(w.shape, self._bits(name)) for name, w in self._last.items()})
+        stage = self._stage
+        return expected_arrays(step, self._view, stage.model, stage.scales, stage.model.n_starts, self._iteration)
 
-    def _task(self, site: str, keep: int) -> Task:
-        assert self._step is not None
+    def _bits(self, name: ArrayName) -> int:
+        return name.fraction_bits(self._stage.scales)
+
+    def _expected_boxes(self, step: Step) -> dict[str, Boxes]:
+        """What sites send to each other, by sender."""
+        model = self._stage.model
+        if step == "keys":
+            sets = member_sets(self._view, model)
+            return {site: self._keys_of(site, sets) for site in self._view.sites}
+        if step == "decide":
+            like = model.start_globals(self._view.sizes, None)
+            spec = ArraySpec((BOX_OVERHEAD + STATE_SIZE + encoded_size(like, model.n_starts),))
+            return {self._first: {ArrayName.of_box(peer): spec for peer in self._others}}
+        return {}
+
+    def _keys_of(self, site: str, sets: list[tuple[str, ...]]) -> Boxes:
+        theirs = {peer: len(keys_from(site, peer, sets)) for peer in self._view.sites if peer != site}
+        sizes = {peer: BOX_OVERHEAD + SET_KEY_SIZE * count for peer, count in theirs.items() if count}
+        return {ArrayName.of_box(peer): ArraySpec((size,)) for peer, size in sizes.items()}
+
+    def _task(self, round_: OpenRound, site: str, checkpoint: int) -> Task:
         arrays: dict[str, Array] = {}
         if not (self._decided and site == self._first):
-            arrays = {name: total for name, total in self._last.items() if site in self._view.contributors(name)}
-        arrays |= {f"box/{sender}": content for (sender, to), content in self._mail.items() if to == site}
-        where = (self._round, self._step, self._stage, self._iteration)
-        return Task(*where, checkpoint=keep, resume=self._resume, arrays=arrays)
+            arrays = {name: total for name, total in self._last.items() if site in name.contributors(self._view)}
+        arrays |= {ArrayName.of_box(sender): box for (sender, to), box in self._boxes.items() if to == site}
+        where = (round_.number, round_.step, self._stage.number, self._iteration)
+        asked = round_.asked(site)
+        return Task(*where, checkpoint=checkpoint, resume=round_.resume, arrays=arrays, asked=asked)
 
     def _compare_states(self) -> None:
         given = {site: state for site, state in self._states.items() if state}
         known = given.get(self._first)
         self.diverged = tuple(site for site, state in given.items() if known is not None and state != known)
-
-    def _set_model(self, model: Model) -> None:
-        self._model = model
-        self._scales: dict[str, Scale] = model.scales(self._view.sizes)
-        self._sets = member_sets(self._view, model)
-        like = model.start_globals(self._view.sizes, None)
-        self._decision_size = SEALING + STATE_SIZE + encoded_size(like, model.n_starts)

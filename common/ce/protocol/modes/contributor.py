@@ -12,53 +12,61 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from ce.protocol.attempt import Attempt
+from ce.protocol.engine.aggregator import Outcome
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import Snapshot
-from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.modes.blind_site import BlindSite
-from ce.protocol.modes.mask_binding import MaskBinding, object_digests, told
+from ce.protocol.modes.mask_binding import MaskBinding, object_digests, view_digest
 from ce.protocol.modes.saved_answer import answer_again, saved_answer
-from ce.protocol.topology.topology import Rows, SiteView
+from ce.protocol.topology.site_view import SiteView
+from ce.protocol.topology.topology import Rows
 from ce.steps.model import Model
 
 
 class Contributor(Protocol):
     """Answers the tasks of a job."""
 
-    #: After a task that said so: all that `resume` needs to give its answer again, in another attempt.
-    kept: Snapshot | None
+    #: After a task that asks for a checkpoint: all that `resume` needs to give its answer again, in another attempt.
+    checkpoint: Snapshot | None
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Blind: what this site knows of the result, which the coordinator does not. None in the other modes."""
 
     def answer(self, task: Task) -> Answer: ...
 
-    def resume(self, task: Task, kept: Snapshot) -> Answer: ...
+    def resume(self, task: Task, checkpoint: Snapshot) -> Answer: ...
 
 
 class DirectSite:
-    """A site in `plain`; in `masked`, if it has a cover."""
+    """A site whose totals the coordinator reads: in `plain`, or in `masked` if it has a mask binding."""
 
-    def __init__(self, site: Site, cover: MaskBinding | None) -> None:
-        self.kept: Snapshot | None = None
+    outcome = None
+
+    def __init__(self, site: Site, masks: MaskBinding | None) -> None:
+        self.checkpoint: Snapshot | None = None
         self._site = site
-        self._cover = cover
+        self._masks = masks
 
     def answer(self, task: Task) -> Answer:
         answer = self._site.answer(task)
-        keep = task.checkpoint and self._site.begins_iteration(task)
-        self.kept = {"site": self._site.snapshot(), "answer": saved_answer(task, answer)} if keep else None
-        return self._hidden(task, answer)
+        due = task.checkpoint and self._site.begins_iteration(task)
+        self.checkpoint = {"site": self._site.snapshot(), "answer": saved_answer(task, answer)} if due else None
+        return self._masked(task, answer)
 
-    def resume(self, task: Task, kept: Snapshot) -> Answer:
-        """The same sums of the same sites, under other masks: nothing that was not known is told."""
-        answer = answer_again(task, kept["answer"])
-        self._site.restore(kept["site"])
-        return self._hidden(task, answer)
+    def resume(self, task: Task, checkpoint: Snapshot) -> Answer:
+        """The same sums of the same sites, under other masks: they reveal nothing that was not known."""
+        answer = answer_again(task, checkpoint["answer"])
+        self._site.restore(checkpoint["site"])
+        return self._masked(task, answer)
 
-    def _hidden(self, task: Task, answer: Answer) -> Answer:
-        return answer if self._cover is None else self._cover.mask(answer, told(task))
+    def _masked(self, task: Task, answer: Answer) -> Answer:
+        return answer if self._masks is None else self._masks.mask(answer, view_digest(task))
 
 
-def member(
+def contributor(
     mode: str,
     attempt: Attempt,
     site: Site,
@@ -73,8 +81,8 @@ def member(
     their positions by block, `pair_keys` by peer."""
     if mode == "plain":
         return DirectSite(site, None)
-    cover = MaskBinding(attempt, site.name, view, object_digests(objects, rows), pair_keys, enrolment_digest)
+    masks = MaskBinding(attempt, site.name, view, object_digests(objects, rows), pair_keys, enrolment_digest)
     if mode == "masked":
-        return DirectSite(site, cover)
-    known = None if objects.dtype.kind == "U" else {block: objects[own] for block, own in rows.items()}
-    return BlindSite(attempt, site, view, model, cover, pair_keys, known)
+        return DirectSite(site, masks)
+    known = None if objects.dtype.kind == "U" else {block: objects[positions] for block, positions in rows.items()}
+    return BlindSite(attempt, site, view, model, masks, pair_keys, known)

@@ -1,23 +1,28 @@
-"""An answer that is kept with the state after it, so that it can be given again in another attempt at the job."""
+"""An answer that is written into a checkpoint with the state after it, so that another attempt can give it again."""
 
 from __future__ import annotations
 
 from ce.errors import MessageError
 from ce.protocol.engine.snapshots import Snapshot
+from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.steps import ArraySpec, check_asked
 from ce.protocol.messages.task import Answer, Task
 
 
 def saved_answer(task: Task, answer: Answer) -> Snapshot:
     """The sums of an answer, without masks, and which task they belong to."""
-    return {"task": _which(task), "arrays": dict(answer.arrays), "bits": dict(answer.fraction_bits)}
+    return {"task": _identity(task), "arrays": dict(answer.arrays), "bits": dict(answer.fraction_bits)}
 
 
-def answer_again(task: Task, kept: Snapshot) -> Answer:
-    """The same answer. Only to the task that it was kept for."""
-    if _which(task) != kept["task"]:
-        raise MessageError("resume: another task than the one whose answer was kept")
-    return Answer(task.round, task.step, task.starts, kept["arrays"], kept["bits"])
+def answer_again(task: Task, snapshot: Snapshot) -> Answer:
+    """The same answer. Only to the task that it was saved for."""
+    if _identity(task) != snapshot["task"]:
+        raise MessageError("resume: expected the task whose answer is in the checkpoint, got another one")
+    arrays, bits = snapshot["arrays"], snapshot["bits"]
+    check_asked(task.asked, {ArrayName(name): ArraySpec(array.shape, bits[name]) for name, array in arrays.items()})
+    return Answer(task.round, task.step, task.starts, arrays, bits)
 
 
-def _which(task: Task) -> list[object]:
-    return [task.round, task.step, task.stage, task.iteration, list(task.starts), list(task.retry)]
+def _identity(task: Task) -> list[object]:
+    where: list[object] = [task.round, task.step, task.stage, task.iteration]
+    return [*where, list(task.starts), list(task.retry), list(task.stop)]

@@ -1,29 +1,138 @@
-"""What a site says it holds, made from its label table: with ids and categories on one machine, and with pseudonyms and
-tokens, which only holders of the job key can make, where others listen.
+"""What a site enrols: made from its label table, and as far as every other site may know it.
+
+With ids and categories on one machine; with pseudonyms and tokens, which only holders of the job key can make, where
+others see it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ce.labels import Column, LabelTable
+from ce.privacy.derivation import joined, number
 from ce.privacy.pseudonyms import pseudonyms, tokens
-from ce.protocol.topology.topology import Categories, ColumnClaim, Enrolment
+from ce.protocol.topology.site_view import Categories, Kind
 
 #: A column with more labels than this is enrolled as one with so many: enough for any minimum, and says no more.
 MOST_SHOWN = 100
 
+#: How a site writes the categories of a column; None: it has seen none.
+Written = Literal["integers", "text"] | None
 
-def enrolment(table: LabelTable, votes: bool, job_key: bytes | None = None) -> Enrolment:
+
+@dataclass(frozen=True)
+class ColumnClaim:
+    """A column as one site enrols it."""
+
+    name: str
+    kind: Kind
+    soft: bool
+    categories: Categories = field(repr=False)
+    written: Written = None
+    labels: int = 0  # of its objects that have one, at most MOST_SHOWN
+
+    @property
+    def summary(self) -> ColumnSummary:
+        digest = hashlib.sha256(joined(*(str(category).encode() for category in self.categories))).digest()
+        return ColumnSummary(self.name, self.kind, self.soft, self.written, len(self.categories), digest, self.labels)
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What a site says it holds: one token per object (in the site's order), and its columns."""
+
+    objects: NDArray[Any] = field(repr=False)
+    columns: tuple[ColumnClaim, ...]
+
+    def summary(self, revision: int = 0) -> EnrolmentSummary:
+        digest = hashlib.sha256(np.ascontiguousarray(self.objects).data).digest()
+        return EnrolmentSummary(len(self.objects), tuple(claim.summary for claim in self.columns), digest, revision)
+
+
+@dataclass(frozen=True)
+class ColumnSummary:
+    """A column that a site has enrolled: its categories only as a number and a digest."""
+
+    name: str
+    kind: Kind
+    soft: bool
+    written: Written
+    categories: int
+    categories_digest: bytes = field(repr=False)
+    labels: int = 0
+
+    def signed_bytes(self) -> bytes:
+        return joined(
+            self.name.encode(),
+            self.kind.encode(),
+            b"soft" if self.soft else b"hard",
+            (self.written or "").encode(),
+            number(self.categories),
+            self.categories_digest,
+            number(self.labels),
+        )
+
+
+@dataclass(frozen=True)
+class EnrolmentSummary:
+    """What a site has enrolled, as far as every other site may know. The site signs it."""
+
+    objects: int
+    columns: tuple[ColumnSummary, ...]
+    pseudonym_digest: bytes = field(repr=False)  # SHA-256 of the pseudonyms, in the site's order
+    revision: int = 0
+    #: Of its objects, those that no other site holds. Follows from the alignment, and is not signed.
+    private_objects: int = field(default=0, compare=False)
+
+    def signed_bytes(self) -> bytes:
+        columns = joined(*(column.signed_bytes() for column in self.columns))
+        return joined(number(self.objects), columns, self.pseudonym_digest, number(self.revision))
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        """By column."""
+        return {column.name: column.kind for column in self.columns}
+
+    def labels(self, column: str) -> int:
+        """How many objects have a label in a column, at most MOST_SHOWN."""
+        return next(entry.labels for entry in self.columns if entry.name == column)
+
+    def count(self, kind: Kind) -> int:
+        return sum(column.kind == kind for column in self.columns)
+
+
+def with_private_objects(
+    summaries: Mapping[str, EnrolmentSummary], private: Mapping[str, int]
+) -> dict[str, EnrolmentSummary]:
+    return {site: replace(summary, private_objects=private[site]) for site, summary in summaries.items()}
+
+
+def enrolment_digest(summaries: Mapping[str, EnrolmentSummary], private: Mapping[str, int]) -> bytes:
+    """SHA-256 of what all sites have enrolled, and how many objects each holds alone.
+
+    Masks are bound to it: they cancel only if all sites were sent the same, and each has checked what is said of itself.
+    """
+    parts = (
+        part
+        for site, summary in summaries.items()
+        for part in (site.encode(), summary.signed_bytes(), number(private[site]))
+    )
+    return hashlib.sha256(joined(*parts)).digest()
+
+
+def enrol(table: LabelTable, votes: bool, job_key: bytes | None = None) -> Enrolment:
     """A table's objects, and the columns that the model uses (classifiers where it takes `votes`)."""
     columns = table.columns if votes else table.clusterings
     if job_key is None:
         return Enrolment(table.ids, tuple(_claim(column, column.categories) for column in columns))
     objects = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
-    # The classes of classifiers are the job's, so that nobody needs to hear them again.
+    # The classes of classifiers are the job's, so that they are not sent again.
     # Sorted: the order in which a site writes its categories would line them up with those of another job.
     shown: dict[str, Categories] = {
         column.name: tuple(sorted(map(str, column.categories))) for column in with_tokens(table, job_key).clusterings
@@ -33,8 +142,8 @@ def enrolment(table: LabelTable, votes: bool, job_key: bytes | None = None) -> E
 
 def by_pseudonym(table: LabelTable, job_key: bytes) -> LabelTable:
     """The same table, its objects in the order of their pseudonyms."""
-    tokens = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
-    return table.select(np.argsort(tokens, kind="stable"))
+    objects = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
+    return table.select(np.argsort(objects, kind="stable"))
 
 
 def with_tokens(table: LabelTable, job_key: bytes) -> LabelTable:
@@ -55,7 +164,7 @@ def _claim(column: Column, shown: Categories) -> ColumnClaim:
     return ColumnClaim(column.name, column.kind, column.soft, shown, _written(column), labels)
 
 
-def _written(column: Column) -> Literal["integers", "text"] | None:
+def _written(column: Column) -> Written:
     if not column.categories:
         return None
     return "integers" if isinstance(column.categories[0], int) else "text"

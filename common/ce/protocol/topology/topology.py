@@ -15,68 +15,19 @@ Rules, applied before any round runs:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import InputError, Refused
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
+from ce.protocol.topology.site_view import Block, Categories, SiteView, TopologyColumn
 from ce.steps.model import Sizes
 
 Layout = Literal["one", "row", "column", "arbitrary"]
 Rows = NDArray[np.intp]
-Kind = Literal["clustering", "classifier"]
-Categories = tuple[int, ...] | tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ColumnClaim:
-    """A column as one site enrols it."""
-
-    name: str
-    kind: Kind
-    soft: bool
-    categories: Categories = field(repr=False)
-    written: Literal["integers", "text"] | None = None  # how the site writes categories; None: it has seen none
-    labels: int = 0  # of its objects that have one, as far as the site shows it
-
-
-@dataclass(frozen=True)
-class Enrolment:
-    """What a site says it holds: one token per object (in its own order), and its columns."""
-
-    objects: NDArray[Any] = field(repr=False)
-    columns: tuple[ColumnClaim, ...]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Objects held by exactly the same sites."""
-
-    index: int
-    members: tuple[str, ...]
-    size: int
-
-    @property
-    def shared(self) -> bool:
-        return len(self.members) > 1
-
-
-@dataclass(frozen=True)
-class TopologyColumn:
-    """A column over all sites; `holders` in order of name."""
-
-    index: int
-    name: str
-    kind: Kind
-    categories: Categories = field(repr=False)
-    holders: tuple[str, ...]
-
-    @property
-    def shared(self) -> bool:
-        return len(self.holders) > 1
 
 
 @dataclass(frozen=True)
@@ -146,88 +97,6 @@ class Topology:
             self.needs_two_exchanges,
             self.shared_by_all,
         )
-
-
-@dataclass(frozen=True)
-class SiteView:
-    """The topology as one party sees it: a site its own blocks and columns, of the rest sizes only; the home all."""
-
-    sites: tuple[str, ...]  # of the whole job
-    sizes: Sizes
-    blocks: dict[int, Block]
-    columns: tuple[TopologyColumn, ...]
-    needs_two_exchanges: bool  # Topology.needs_two_exchanges
-    shared_by_all: bool  # Topology.shared_by_all
-
-    @property
-    def clusterings(self) -> tuple[TopologyColumn, ...]:
-        return tuple(column for column in self.columns if column.kind == "clustering")
-
-    @property
-    def classifiers(self) -> tuple[TopologyColumn, ...]:
-        return tuple(column for column in self.columns if column.kind == "classifier")
-
-    @cached_property
-    def groups(self) -> dict[int, ColumnGroup]:
-        """Shared clusterings by the sites that hold them."""
-        return column_groups(self.columns)
-
-    def contested(self, block: Block) -> tuple[TopologyColumn, ...]:
-        """Columns of which two members of this block may hold cells: their claims are added up in the opening."""
-        return tuple(c for c in self.columns if len(set(c.holders) & set(block.members)) > 1)
-
-    def contributors(self, name: str) -> tuple[str, ...]:
-        """The sites, in order of name, whose sums make up the total of an array."""
-        kind, *rest = name.split("/")
-        if kind == "global":
-            return self.sites
-        if kind == "columns":
-            return self.groups[int(rest[0])].holders
-        members = self.blocks[int(rest[0])].members
-        if rest[1] != "claims":
-            return members
-        holders = next(c.holders for c in self.columns if c.index == int(rest[2]))
-        return tuple(site for site in members if site in holders)
-
-
-@dataclass(frozen=True)
-class ColumnGroup:
-    """Shared clusterings with the same holders: their sums and tables travel as one array, side by side."""
-
-    index: int  # that of its first column
-    columns: tuple[TopologyColumn, ...]
-
-    @property
-    def holders(self) -> tuple[str, ...]:
-        return self.columns[0].holders
-
-    @cached_property
-    def widths(self) -> tuple[int, ...]:
-        """Categories of each of its columns."""
-        return tuple(len(column.categories) for column in self.columns)
-
-    @property
-    def width(self) -> int:
-        """Categories of all its columns."""
-        return sum(self.widths)
-
-    @cached_property
-    def slices(self) -> dict[int, slice]:
-        """Where each column's categories are, by the column's number."""
-        ends = np.cumsum([len(column.categories) for column in self.columns]).tolist()
-        return {c.index: slice(end - len(c.categories), end) for c, end in zip(self.columns, ends, strict=True)}
-
-
-def column_groups(columns: Iterable[TopologyColumn]) -> dict[int, ColumnGroup]:
-    """The groups of these columns, by number. A holder of one of a group's columns holds them all, and finds it too."""
-    by_holders: dict[tuple[str, ...], list[TopologyColumn]] = {}
-    for column in columns:
-        if column.shared and column.kind == "clustering":
-            by_holders.setdefault(column.holders, []).append(column)
-    groups = (sorted(group, key=lambda column: column.index) for group in by_holders.values())
-    return {
-        group[0].index: ColumnGroup(group[0].index, tuple(group)) for group in sorted(groups, key=lambda g: g[0].index)
-    }
 
 
 def align(enrolments: Mapping[str, Enrolment]) -> tuple[Topology, dict[str, dict[int, Rows]]]:

@@ -16,7 +16,8 @@ from ce.labels import LabelTable
 from ce.protocol.engine.cell_passes import CellPasses
 from ce.protocol.engine.object_state import ObjectState
 from ce.protocol.engine.site import Site
-from ce.protocol.topology.topology import Block, Categories, Rows, SiteView, TopologyColumn
+from ce.protocol.topology.site_view import Block, Categories, SiteView, TopologyColumn
+from ce.protocol.topology.topology import Rows
 from ce.ring import Reals, Scale, decode
 from ce.steps.model import Model, Opening, Sizes, State
 
@@ -82,7 +83,7 @@ def whole_memberships(
     unlabelled = np.zeros(table.n_objects, dtype=bool)
     memberships[took_part], unlabelled[took_part] = site.memberships(), site.unlabelled
     if not kept.all():
-        fitted = {column.name: (column.categories, site.table(column.index)) for column in site.columns}
+        fitted = {column.name: (column.categories, site.beta(column.index)) for column in site.columns}
         rest = table.select(~kept)
         memberships[~kept], unlabelled[~kept] = score(site.model, rest, fitted, site.globals, site.sizes, classes)
     return memberships, unlabelled

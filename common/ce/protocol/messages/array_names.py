@@ -1,0 +1,159 @@
+"""Names of the arrays that tasks and answers carry. They are built and parsed here and nowhere else.
+
+    block/<b>/<what>              objects of a shared block: "labels", "sums", "message", ...
+    block/<b>/claims/<c>          which objects of the block have a label of column c at a site
+    columns/<g>/<what>            a group of shared clusterings: "sums" up, "beta" down
+    global/<what>                 totals over all objects, and the globals of the model
+    box/<site>                    bytes that only one other site can decrypt: up its receiver, down its sender
+
+`b` is a block's number, `g` a group's (that of its first column), `c` a column's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from ce.errors import MessageError
+from ce.protocol.topology.site_view import SiteView
+from ce.ring import Scale
+
+Kind = Literal["block", "columns", "global", "box"]
+_CLAIMS = "claims"
+
+
+class _Parsed(NamedTuple):
+    kind: Kind
+    number: int  # of the block or group; 0 for the other kinds
+    what: str  # what the array holds; of a box, the site's name
+    column: int | None = None  # of claims
+
+
+class ArrayName(str):
+    """One name: a text whose parts can be asked for. MessageError where the parts are asked of another text."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_block(cls, block: int, what: str) -> ArrayName:
+        return cls(f"block/{block}/{what}")
+
+    @classmethod
+    def of_claims(cls, block: int, column: int) -> ArrayName:
+        return cls(f"block/{block}/{_CLAIMS}/{column}")
+
+    @classmethod
+    def of_columns(cls, group: int, what: str) -> ArrayName:
+        return cls(f"columns/{group}/{what}")
+
+    @classmethod
+    def of_all(cls, what: str) -> ArrayName:
+        """Over all objects of the job."""
+        return cls(f"global/{what}")
+
+    @classmethod
+    def of_box(cls, site: str) -> ArrayName:
+        return cls(f"box/{site}")
+
+    @property
+    def kind(self) -> Kind:
+        return _parsed(self).kind
+
+    @property
+    def number(self) -> int:
+        """Number of the block or of the group."""
+        return _parsed(self).number
+
+    @property
+    def what(self) -> str:
+        return _parsed(self).what
+
+    @property
+    def column(self) -> int | None:
+        """The column of an array of claims."""
+        return _parsed(self).column
+
+    @property
+    def is_claims(self) -> bool:
+        return _parsed(self).column is not None
+
+    @property
+    def scope(self) -> Scope:
+        """The block or group that the array belongs to, or everything."""
+        parsed = _parsed(self)
+        return Scope(parsed.kind) if parsed.kind in ("global", "box") else Scope(f"{parsed.kind}/{parsed.number}")
+
+    def contributors(self, view: SiteView) -> tuple[str, ...]:
+        """The sites, in order of name, whose arrays make up the total; of a box, its receiver."""
+        parsed = _parsed(self)
+        match parsed.kind:
+            case "global":
+                return view.sites
+            case "box":
+                return (parsed.what,)
+            case "columns":
+                return view.groups[parsed.number].holders
+            case "block":
+                members = view.blocks[parsed.number].members
+                if parsed.column is None:
+                    return members
+                holders = view.column(parsed.column).holders
+                return tuple(site for site in members if site in holders)
+
+    def fraction_bits(self, scales: Mapping[str, Scale]) -> int:
+        """The fixed point of the array's words; 0 for counts and bytes."""
+        parsed = _parsed(self)
+        scale = {("block", "sums"): "objects", ("columns", "sums"): "columns"}.get(
+            (parsed.kind, parsed.what), parsed.what
+        )
+        counted = parsed.kind == "box" or (parsed.kind, parsed.what) == ("global", "objects")
+        return 0 if counted or scale not in scales else scales[scale].bits
+
+
+class Scope(str):
+    """What an array is about: "global", "box", "block/<b>" or "columns/<g>"."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_block(cls, block: int) -> Scope:
+        return cls(f"block/{block}")
+
+    @classmethod
+    def of_columns(cls, group: int) -> Scope:
+        return cls(f"columns/{group}")
+
+    @property
+    def block(self) -> int:
+        """The number of a block's scope."""
+        return int(self.removeprefix("block/"))
+
+    def covers(self, name: str) -> bool:
+        """Whether the array of this name is about it."""
+        return name.startswith(f"{self}/")
+
+
+#: The scope of totals over all objects.
+EVERYTHING = Scope("global")
+
+
+def rows_array(block: int) -> str:
+    """The array of an alignment with the positions of a block's objects."""
+    return f"rows/{block}"
+
+
+@lru_cache(65_536)
+def _parsed(name: str) -> _Parsed:
+    match name.split("/"):
+        case ["global", what] if what:
+            return _Parsed("global", 0, what)
+        case ["box", site] if site:
+            return _Parsed("box", 0, site)
+        case ["block", index, what] if index.isdecimal() and what:
+            return _Parsed("block", int(index), what)
+        case ["block", index, "claims", column] if index.isdecimal() and column.isdecimal():
+            return _Parsed("block", int(index), _CLAIMS, int(column))
+        case ["columns", index, what] if index.isdecimal() and what:
+            return _Parsed("columns", int(index), what)
+    raise MessageError("arrays: a name that no array has")
