@@ -79,15 +79,15 @@ def run(
     while True:
         participating = {site: minimums[site].table if minimums else table for site, table in tables.items()}
         aligned = _align(model, participating, job_key)
-        if not _clean(minimums, {site: own.check(*aligned.of(site)) for site, own in minimums.items()}):
+        if not _clean(minimums, {site: rules.check(*aligned.of(site)) for site, rules in minimums.items()}):
             continue
         counted: dict[str, Findings] = {}
         attempt = _Attempt(model, participating, starts, aligned, classes, given, job_key, privacy, threads)
-        attempt.prepare({site: partial(_check_counts, counted, site, own) for site, own in minimums.items()})
-        finished = attempt.play(on_progress, transport_to, lambda: _clean(minimums, counted))
+        attempt.prepare({site: partial(_check_counts, counted, site, rules) for site, rules in minimums.items()})
+        finished = attempt.play(on_progress, transport_to, partial(_clean, minimums, counted))
         if finished is not None:
             taking_part = {site: np.isin(table.ids, participating[site].ids) for site, table in tables.items()}
-            excluded = {site: own.excluded for site, own in minimums.items() if own.excluded}
+            excluded = {site: rules.excluded for site, rules in minimums.items() if rules.excluded}
             return replace(finished, participating=taking_part, excluded=excluded)
 
 
@@ -217,9 +217,9 @@ class _Attempt:
 
 
 def _pair_keys(attempt: Attempt) -> dict[str, dict[str, bytes]]:
-    """Keys of every pair of sites: real ones, but nobody needs to show on one machine whose they are."""
+    """Keys of every pair of sites: real ones; on one machine no signature has to show whose they are."""
     keys = {site: EphemeralKey() for site in attempt.roster}
     return {
-        site: {peer: own.pair_key(other.public, *attempt.context) for peer, other in keys.items() if peer != site}
-        for site, own in keys.items()
+        site: {peer: key.pair_key(other.public, *attempt.context) for peer, other in keys.items() if peer != site}
+        for site, key in keys.items()
     }

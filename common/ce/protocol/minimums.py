@@ -1,7 +1,7 @@
 """A site's rules about totals: what it checks, by itself, before anything that was computed from labels leaves.
 
-A party that sees a total knows some of it already: a contributor its own part, the home of a shared column that column's
-beta. What is left must still be a crowd. For each array that would leave:
+A party that sees a total knows some of it already: a contributor its own part, the home of a shared column the beta of
+that column. What is left must still be a crowd. For each array that would leave:
 
     min_sites            contributors to the total, counting those with at least `min_objects` objects; where objects of
                          one site only are summed (shares of the globals), those that have so many of them
@@ -32,7 +32,7 @@ from ce.protocol.topology.enrolment import MOST_SHOWN, EnrolmentSummary
 from ce.protocol.topology.site_view import Block, Kind, SiteView
 from ce.protocol.topology.topology import Rows
 
-#: The scope of what leaves of objects that nobody else holds: their part in totals over all objects.
+#: The scope of what leaves of objects that no other site holds: their part in totals over all objects.
 PRIVATE = Scope("private")
 #: The viewer that is not a site.
 HOME = ""
@@ -128,13 +128,13 @@ class Rules:
         enrolled: Mapping[str, EnrolmentSummary],
         block: int,
         counts: Mapping[str, NDArray[np.float64]],
-        own: Mapping[Kind, NDArray[np.bool_]],
+        labelled: Mapping[Kind, NDArray[np.bool_]],
     ) -> Iterator[tuple[RuleCheck, NDArray[np.bool_]]]:
         """Of a shared block, the objects with a label of this site that too few others would hide; and by which rule.
 
-        `counts` are "labels", "hidden" (those in columns with one holder) and "ballots" of all sites together, `own`
-        says which objects have one of this site. How many of an object's labels a viewer knows is not known; at most
-        as many as it knows columns.
+        `counts` are "labels", "hidden" (those in columns with one holder) and "ballots" of all sites together,
+        `labelled` says which objects have one of this site. How many of an object's labels a viewer knows is not known;
+        it is at most the number of columns that it knows.
         """
         here = view.blocks[block]
         for kind, rule, least in self._about_columns():
@@ -148,7 +148,7 @@ class Rules:
                 else:
                     left = np.maximum(counts["labels"] - known, counts["hidden"] - _held_alone(viewer, enrolled))
                 fewest = np.minimum(fewest, np.maximum(left, 0))
-            thin = own[kind] & (fewest < least)
+            thin = labelled[kind] & (fewest < least)
             if thin.any():
                 yield RuleCheck(rule, least, int(fewest[thin].min())), thin
 
@@ -186,9 +186,8 @@ class Rules:
         policy = self._policy
         yield self._crowd(block.members, enrolled)
         yield RuleCheck("min_objects", policy.min_objects, block.size)
-        own = enrolled[self._site]
         for kind, rule, least in self._about_columns():
-            if own.count(kind):
+            if enrolled[self._site].count(kind):
                 viewers = self._viewers(block.members)
                 hiding = min(_unknown_to(viewer, kind, block, enrolled) for viewer in viewers)
                 yield RuleCheck(rule, least, 0 if self._linear and kind == "clustering" else hiding)
@@ -197,7 +196,7 @@ class Rules:
         """Shares of the globals are sums over objects of one site each: of how many sites, and over how many."""
         least = self._policy.min_objects
         yield RuleCheck(
-            "min_sites", self._policy.min_sites, sum(own.private_objects >= least for own in enrolled.values())
+            "min_sites", self._policy.min_sites, sum(site.private_objects >= least for site in enrolled.values())
         )
         yield RuleCheck("min_objects", least, block.size)
 
@@ -212,21 +211,21 @@ class Rules:
 
 
 def _columns_in(members: tuple[str, ...], kind: Kind, enrolled: Mapping[str, EnrolmentSummary]) -> int:
-    return len({name for site in members for name, own in enrolled[site].kinds.items() if own == kind})
+    return len({name for site in members for name, found in enrolled[site].kinds.items() if found == kind})
 
 
 def _held_alone(viewer: str, enrolled: Mapping[str, EnrolmentSummary]) -> int:
-    """Clusterings that a viewer and nobody else holds."""
+    """Clusterings that a viewer and no other site holds."""
     if viewer == HOME:
         return 0
-    others = {name for site, own in enrolled.items() if site != viewer for name in own.kinds}
+    others = {name for site, summary in enrolled.items() if site != viewer for name in summary.kinds}
     return sum(kind == "clustering" and name not in others for name, kind in enrolled[viewer].kinds.items())
 
 
 def _unknown_to(viewer: str, kind: Kind, block: Block, enrolled: Mapping[str, EnrolmentSummary]) -> int:
-    """Columns in a block's total that hide each other from a viewer: not its own, and of tables that it never sees."""
+    """Columns in a block's total that hide each other from a viewer: not held by it, and of beta that it never sees."""
     members = [site for site in block.members if site != viewer]
-    names = {name for site in members for name, own in enrolled[site].kinds.items() if own == kind}
+    names = {name for site in members for name, found in enrolled[site].kinds.items() if found == kind}
     if viewer != HOME:
         return len(names - set(enrolled[viewer].kinds))
     if kind == "classifier":
@@ -281,7 +280,7 @@ def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[E
     if not rest.n_objects or not rest.columns:
         rule = findings.broken[0][1].rule
         raise Refused(rule, "all objects or all columns of this site would have to be left out of the job")
-    return rest, tuple(own for own in (*objects.values(), *columns.values()) if own.objects or own.columns)
+    return rest, tuple(e for e in (*objects.values(), *columns.values()) if e.objects or e.columns)
 
 
 def _mask(n: int, rows: Rows) -> NDArray[np.bool_]:

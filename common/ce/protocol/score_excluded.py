@@ -73,19 +73,21 @@ def score(
 
 
 def whole_memberships(
-    site: Site, table: LabelTable, took_part: Rows, classes: Categories
+    site: Site, table: LabelTable, participating: Rows, classes: Categories
 ) -> tuple[Reals, NDArray[np.bool_]]:
     """Memberships of all objects of a site, and which have no label, after a job in which some rows of its table took
     part, in this order."""
-    kept = np.zeros(table.n_objects, dtype=bool)
-    kept[took_part] = True
+    fitted_rows = np.zeros(table.n_objects, dtype=bool)
+    fitted_rows[participating] = True
     memberships = np.empty((table.n_objects, site.model.k))
     unlabelled = np.zeros(table.n_objects, dtype=bool)
-    memberships[took_part], unlabelled[took_part] = site.memberships(), site.unlabelled
-    if not kept.all():
+    memberships[participating], unlabelled[participating] = site.memberships(), site.unlabelled
+    if not fitted_rows.all():
         fitted = {column.name: (column.categories, site.beta(column.index)) for column in site.columns}
-        rest = table.select(~kept)
-        memberships[~kept], unlabelled[~kept] = score(site.model, rest, fitted, site.globals, site.sizes, classes)
+        rest = table.select(~fitted_rows)
+        memberships[~fitted_rows], unlabelled[~fitted_rows] = score(
+            site.model, rest, fitted, site.globals, site.sizes, classes
+        )
     return memberships, unlabelled
 
 

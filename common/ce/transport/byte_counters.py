@@ -14,7 +14,7 @@ Count = Callable[[int], object]
 
 
 class CountedChannel:
-    """As much of a channel as a stub of streams needs. Closing it is left to whoever opened the other one."""
+    """As much of a channel as a stub of streams needs. The caller closes the underlying channel."""
 
     def __init__(self, channel: grpc.aio.Channel, sent: Count, received: Count) -> None:
         self._channel = channel

@@ -14,7 +14,7 @@ _NOT_TLS_1_3 = (
 
 #: The first that is found counts.
 _SIGNS: tuple[tuple[str, type[CeError], str], ...] = (
-    # A site, or whoever has its key, in the coordinator's place.
+    # A site's key in the coordinator's place.
     ("unsupported certificate purpose", ConfigError, _NOT_A_COORDINATOR),
     ("Hostname Verification Check failed", ConfigError, _NOT_A_COORDINATOR),
     (

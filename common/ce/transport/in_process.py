@@ -10,7 +10,7 @@ from ce.protocol.messages.task import Answer, Task, digests_of
 from ce.transport.frames import AnswerReader, TaskReader, answer_frames, task_frames
 from ce_proto.v1 import site_pb2 as pb
 
-#: What a local job is called in its frames; nobody reads it.
+#: What a local job is called in its frames; no party reads it.
 JOB = "local"
 EPOCH = 1
 #: On one machine only memory limits a message.

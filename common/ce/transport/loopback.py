@@ -104,7 +104,7 @@ class Loopback:
                 self.bytes_sent += len(reply)
                 try:
                     answer = gather.receive(reply)
-                except MessageError as error:  # raised to whoever exchanges, not to gRPC
+                except MessageError as error:  # raised to the caller of `exchange`, not to gRPC
                     self._answers.put((site, error))
                     return
             self._answers.put((site, answer))

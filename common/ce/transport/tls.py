@@ -26,7 +26,7 @@ KEEPALIVE_TIMEOUT_S = 1.8
 HANDSHAKE_S = 10
 IDLE_S = 60
 
-#: Bytes that may be on their way to somebody who does not read: a site has one stream, a coordinator one of each site,
+#: Bytes that may be on their way to a peer that does not read: a site has one stream, a coordinator one of each site,
 #: and memory for each. What a link can carry at most is this much in the time that a signal takes there and back.
 WINDOW_OF_SITE, WINDOW_OF_COORDINATOR = 2**20, 2**18
 
@@ -64,7 +64,7 @@ def open_channel(address: str, credentials: TlsCredentials) -> grpc.aio.Channel:
             *_BOTH_ENDS,
             ("grpc.http2.lookahead_bytes", WINDOW_OF_SITE),
             ("grpc.ssl_target_name_override", COORDINATOR_SERVER_NAME),
-            # Whoever opens channels decides when to try again; a shared pool would keep its own idea of that.
+            # The caller that opens channels decides when to try again; a shared pool would keep its own idea of that.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.enable_retries", 0),
         ),
@@ -90,7 +90,7 @@ def make_server(
             ("grpc.http2.min_ping_interval_without_data_ms", int(KEEPALIVE_S * 500)),
             # Two coordinators on one port would each get some of the sites.
             ("grpc.so_reuseport", 0),
-            # Connections that nobody uses are ended: those that never show a certificate, those without a call.
+            # Unused connections are closed: those that never show a certificate, those without a call.
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1000),
             ("grpc.max_connection_idle_ms", IDLE_S * 1000),
             *((("grpc.max_concurrent_streams", most_streams),) if most_streams else ()),

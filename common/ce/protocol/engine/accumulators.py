@@ -1,6 +1,6 @@
 """The totals of one open round: one accumulator per array, added to as chunks of answers arrive.
 
-Memory does not grow with the number of sites, and a round that nobody has answered yet has none. A site whose stream
+Memory does not grow with the number of sites, and a round that no site has answered yet takes none. A site whose stream
 broke in the middle of an answer repeats it, byte for byte; what was added the first time is not added again.
 """
 

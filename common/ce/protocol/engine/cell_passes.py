@@ -94,7 +94,7 @@ class CellPasses:
         return _count(self._labels.values(), segment)
 
     def hidden_counts(self, segment: Segment) -> Words:
-        """(entries,) ... in columns that nobody else holds, so that nobody else knows their tables."""
+        """(entries,) ... in columns that no other site holds, so that no other party knows their beta."""
         return _count((self._labels[c.index] for c in self.clusterings if not c.shared), segment)
 
     def ballots(self, segment: Segment) -> Words:
@@ -192,21 +192,23 @@ class CellPasses:
         return zip(tiles_, results, strict=True)
 
     def _hold(self, blocks: Sequence[Block], rows: Mapping[int, Rows], width: int) -> Segment:
-        own: Rows = np.concatenate([rows[block.index] for block in blocks] or [np.arange(0)])
-        entries, inverse, weights = own, np.arange(len(own)), None
+        positions: Rows = np.concatenate([rows[block.index] for block in blocks] or [np.arange(0)])
+        entries, inverse, weights = positions, np.arange(len(positions)), None
         ends = np.cumsum([block.size for block in blocks], dtype=int).tolist()
         slices = {b.index: slice(end - b.size, end) for b, end in zip(blocks, ends, strict=True)}
         # A site has at most one private block, since a block is all objects with the same holders.
         if len(blocks) == 1 and not blocks[0].shared:
-            own = own[self._labelled(own)]
-            parts: list[NDArray[Any]] = [_as_rows(column)[own] for column in (*self._labels.values(), *self._votes)]
-            parts += [array.reshape(-1, array.shape[-1]).T[own] for array in self._given.values()] or [
-                np.zeros((len(own), 1))
+            positions = positions[self._labelled(positions)]
+            parts: list[NDArray[Any]] = [
+                _as_rows(column)[positions] for column in (*self._labels.values(), *self._votes)
+            ]
+            parts += [array.reshape(-1, array.shape[-1]).T[positions] for array in self._given.values()] or [
+                np.zeros((len(positions), 1))
             ]
             first, inverse, weights = equal_rows(parts)
-            entries = own[first]
+            entries = positions[first]
             slices = {blocks[0].index: slice(0, len(entries))}
-            if len(entries) == len(own):
+            if len(entries) == len(positions):
                 weights = None
         chunks = []
         for objects in tiles(len(entries), width):
@@ -215,7 +217,7 @@ class CellPasses:
             weight = None if weights is None else weights[objects]
             cells = [ColumnCells.of(self._labels[c], inside, weight) for c in present]
             chunks.append(Tile(objects, present, TileCells.of(cells, width)))
-        return Segment(own, entries, inverse, weights, slices, chunks)
+        return Segment(positions, entries, inverse, weights, slices, chunks)
 
 
 def _count(columns: Iterable[Column], segment: Segment) -> Words:

@@ -1,4 +1,4 @@
-"""Laws that every total obeys, whoever holds what: checked before a total is used.
+"""Laws that every total obeys in every layout: checked before a total is used.
 
 Masks that do not cancel leave uniformly random words: when sites disagree about job, epoch, members, objects, shape or
 scale, or when a site sends false sums, a total soon breaks one of these laws, and the job fails naming it:

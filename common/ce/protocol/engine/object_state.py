@@ -35,7 +35,7 @@ class ObjectState:
         self.opening = opening
         self.weights = weights
         self._stopped: dict[int, State] = {}
-        self._stepped = False  # the state was made by a step, and nobody else has it
+        self._stepped = False  # the state was made by a step, and no other object refers to it
         self._sent: Reals | None = None  # the last message: it may still be on its way to a site
         self._on_trial = False  # the step of this iteration may be taken back in the next
 

@@ -1,8 +1,8 @@
 """The state of an engine as plain values, and as bytes: what a process that was killed goes on from.
 
 A snapshot is taken of a round that begins an iteration: at the home when the round is opened, at a site when it has
-been answered. Whoever has both can go on from there, in another epoch and under other masks, and ends with the same
-bits.
+been answered. A job of which both exist can go on from there, in another epoch and under other masks, and ends with
+the same bits.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ def _tree(value: Any, arrays: list[Any]) -> Any:
         arrays.append(np.ascontiguousarray(value).reshape(value.shape))
         return {"array": len(arrays) - 1}
     if isinstance(value, Mapping):
-        return {"of": {key: _tree(own, arrays) for key, own in value.items()}}
+        return {"of": {key: _tree(item, arrays) for key, item in value.items()}}
     if isinstance(value, bytes):
         return {"bytes": value.hex()}
     if isinstance(value, list | tuple):
-        return [_tree(own, arrays) for own in value]
+        return [_tree(item, arrays) for item in value]
     return value
 
 
 def _value(tree: Any, arrays: list[Any]) -> Any:
     if isinstance(tree, list):
-        return [_value(own, arrays) for own in tree]
+        return [_value(item, arrays) for item in tree]
     if isinstance(tree, dict):
         if "array" in tree:
             return arrays[tree["array"]]
         if "bytes" in tree:
             return bytes.fromhex(tree["bytes"])
-        return {key: _value(own, arrays) for key, own in tree["of"].items()}
+        return {key: _value(item, arrays) for key, item in tree["of"].items()}
     return tree

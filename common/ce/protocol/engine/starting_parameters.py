@@ -1,8 +1,8 @@
 """Where the starting tables of the columns come from.
 
 A table's rows are uniform over the simplex: normalised exponentials of 64-bit words that SHAKE-256 expands out of a
-key, the start's number, the column's name and the category: the same on every machine and for every layout, whoever
-knows which categories and in whatever order.
+key, the start's number, the column's name and the category: the same on every machine and for every layout,
+whichever site knows which categories, in any order.
 
 On one machine the key is the seed, and a category stands for the first object, by id, that has it: to rename the
 clusters of a column changes nothing. In a distributed job starts are secret: against a known start the first total
@@ -32,7 +32,7 @@ from ce.ring import Reals
 class Starts(Protocol):
     """Gives a column's starting tables (starts, k, categories)."""
 
-    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals: ...
+    def beta(self, column: TopologyColumn, starts: int, k: int) -> Reals: ...
 
 
 @dataclass(frozen=True)
@@ -44,21 +44,21 @@ class SeededStarts:
     first: Mapping[str, Mapping[int | str, str]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, seed: int, tables: Iterable[LabelTable]) -> SeededStarts:
-        """For these tables together, whoever holds what."""
+    def of(cls, seed: int, beta: Iterable[LabelTable]) -> SeededStarts:
+        """For these label tables together, in any layout."""
         first: dict[str, dict[int | str, str]] = {}
-        for table in tables:
+        for table in beta:
             order = np.argsort(table.ids)
             for column in table.clusterings:
                 known = first.setdefault(column.name, {})
                 codes, at = np.unique(column.likeliest[order], return_index=True)
-                for code, own in zip(codes.tolist(), table.ids[order[at]].tolist(), strict=True):
+                for code, first_id in zip(codes.tolist(), table.ids[order[at]].tolist(), strict=True):
                     if code >= 0:
                         category = column.categories[code]
-                        known[category] = min(own, known.get(category, own))
+                        known[category] = min(first_id, known.get(category, first_id))
         return cls(seed, first)
 
-    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals:
+    def beta(self, column: TopologyColumn, starts: int, k: int) -> Reals:
         first = self.first.get(column.name, {})
         names = [first.get(category, _name(category)) for category in column.categories]
         return draw(f"seed {self.seed}".encode(), column.name, names, (starts, k))
@@ -68,7 +68,7 @@ class SeededStarts:
 class SecretStarts:
     """Starts of a site in a distributed job."""
 
-    own_key: bytes = field(repr=False)
+    site_key: bytes = field(repr=False)
     job_key: bytes = field(repr=False)
 
     @classmethod
@@ -76,8 +76,8 @@ class SecretStarts:
         """From a site's own secret and the key that the sites of the job share."""
         return cls(derive(secret, b"ce start of a column with one holder", job.encode()), job_key)
 
-    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals:
-        key = self.job_key if column.shared else self.own_key
+    def beta(self, column: TopologyColumn, starts: int, k: int) -> Reals:
+        key = self.job_key if column.shared else self.site_key
         return draw(key, column.name, [_name(category) for category in column.categories], (starts, k))
 
 
@@ -87,7 +87,7 @@ class GivenStarts:
 
     by_column: Mapping[str, Reals]
 
-    def tables(self, column: TopologyColumn, starts: int, k: int) -> Reals:
+    def beta(self, column: TopologyColumn, starts: int, k: int) -> Reals:
         return self.by_column[column.name]
 
 
@@ -122,16 +122,16 @@ def job_key(first_secret: bytes, job: str) -> bytes:
 def draw(key: bytes, column: str, names: Sequence[str], shape: tuple[int, int]) -> Reals:
     """Dirichlet(1, ..., 1) rows: (starts, k, one for each of `names`), `shape` being (starts, k)."""
     starts, k = shape
-    tables = np.empty((starts, k, len(names)))
+    beta = np.empty((starts, k, len(names)))
     for start in range(starts):
         for r, name in enumerate(names):
             material = joined(b"ce start", key, str(start).encode(), column.encode(), name.encode())
             words = np.frombuffer(hashlib.shake_256(material).digest(8 * k), dtype="<u8")
-            tables[start, :, r] = -np.log(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
+            beta[start, :, r] = -np.log(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
         for h in range(k):
             # fsum rounds once, so the order of the categories does not matter.
-            tables[start, h] /= math.fsum(tables[start, h])
-    return tables
+            beta[start, h] /= math.fsum(beta[start, h])
+    return beta
 
 
 def _name(category: int | str) -> str:

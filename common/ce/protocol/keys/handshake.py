@@ -1,7 +1,7 @@
-"""How the sites of a job come to share a key that whoever relays their messages does not have.
+"""How the sites of a job come to share a key that the coordinator, which relays their messages, does not have.
 
     each site        an ephemeral key, signed with the key of its certificate: a key share
-    everybody        checks every peer's certificate against its own pins, and every signature
+    every site       checks every peer's certificate against its own pins, and every signature
     the first site   by name makes the job key and seals it for each other site under their pair key
     each site        signs what it enrols
 
@@ -99,14 +99,14 @@ class Handshake:
         self._pair_keys, self._certificates = pair_keys, certificates
 
     def check_enrolments(
-        self, own: EnrolmentSummary, shown: Mapping[str, tuple[EnrolmentSummary, bytes]]
+        self, mine: EnrolmentSummary, shown: Mapping[str, tuple[EnrolmentSummary, bytes]]
     ) -> dict[str, EnrolmentSummary]:
         """That every site itself has enrolled what is shown of it, with its signature, for this attempt."""
         if tuple(shown) != self._attempt.roster:
             raise MessageError("enrolments: not those of the roster, in its order")
         for site, (summary, signature) in shown.items():
             if site == self._site:
-                if summary != own:
+                if summary != mine:
                     raise MessageError("enrolments: another one than this site's stands under its name")
             else:
                 check_enrolment(self._attempt, site, summary, signature, self._certificates[site])

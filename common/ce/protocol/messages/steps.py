@@ -1,8 +1,8 @@
 """The steps of a job: one table that says what each step asks for, of whom, and which steps may follow it.
 
-The home opens a round with a step, every contributor answers with the arrays that the table lists, and whoever adds
-them (a home, or a coordinator that cannot read them) waits for exactly these. Home, sites, preview and documentation
-read this table; docs/site-computation.md says what a site computes in each step.
+The home opens a round with a step, every contributor answers with the arrays that the table lists, and the party
+that adds them (a home, or a coordinator that cannot read them) waits for exactly these. Home, sites, preview and
+documentation read this table; docs/site-computation.md says what a site computes in each step.
 """
 
 from __future__ import annotations

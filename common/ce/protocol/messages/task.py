@@ -1,9 +1,9 @@
 """What home and sites send each other: a task down, an answer up.
 
-A task carries the outcome of the last exchange (globals, beta of shared columns, messages of shared blocks, which starts
-take part, which stop, which are taken back), the step to do next and the list of arrays that the site must answer with.
-Steps and their arrays: `ce.protocol.messages.steps`. In blind, arrays keep the width of all starts, and totals go down as
-words. How tasks and answers become bytes: `ce.transport`.
+A task carries the outcome of the last exchange (globals, beta of shared columns, messages of shared blocks, which
+starts take part, which stop, which are taken back), the step to do next, and the list of arrays that the site must
+answer with. Steps and their arrays: `ce.protocol.messages.steps`. In blind, arrays keep the width of all starts, and
+totals go down as words. How tasks and answers become bytes: `ce.transport`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.uint8]
 
 
 class NextStep(NamedTuple):
-    """The step after a decision, in the clear: whoever adds must know what to wait for."""
+    """The step after a decision, in the clear: the party that adds must know what to wait for."""
 
     step: Step
     stage: int

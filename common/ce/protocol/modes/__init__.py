@@ -1,1 +1,1 @@
-"""Privacy modes: what stands between a site's engine and whoever adds."""
+"""Privacy modes: what stands between a site's engine and the party that adds."""

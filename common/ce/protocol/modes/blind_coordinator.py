@@ -1,8 +1,8 @@
 """The coordinator in `blind`: adds words that it cannot read and passes on boxes that it cannot decrypt.
 
-It offers what a `Home` offers (`ce.protocol.engine.aggregator`), and so the same transports and the same daemon serve it.
-It knows which step follows which, and is sent by the first site by name, in the clear, only which step comes after a
-decision: how many iterations a job takes is all that it learns.
+It offers what a `Home` offers (`ce.protocol.engine.aggregator`), so that the same transports and daemon serve it. It
+knows which step follows which. The first site by name sends it, in the clear, only which step comes after a decision: how
+many iterations a job takes is all that it learns.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class BlindCoordinator:
             self._await(self._next.step)
 
     def _checked(self, given: NextStep | None) -> NextStep:
-        """That what is said to follow a decision may follow it."""
+        """The next step that the first site names, which must be one that may follow."""
         stage, following = self._stage, self._stage.following(self._view)
         steps = following_steps(self._main, stage.model, self._view)
         possible = {NextStep(step, stage.number) for step in steps}

@@ -1,4 +1,4 @@
-"""A site's end of a job in each privacy mode: what stands between its engine and whoever adds.
+"""A site's end of a job in each privacy mode: what stands between its engine and the party that adds.
 
 plain    the engine's answers as they are
 masked   ... with pairwise masks, which cancel in the total

@@ -9,8 +9,8 @@ then named arrays of doubles, in order of name: the bound and the globals that f
 
     length of the name (uint32)  name (UTF-8)  number of sides (uint32)  sides (uint64 each)  elements (float64)
 
-Integers and doubles are little-endian, arrays row-major. Their first side counts all starts of the stage, zeros standing
-for those that do not run: the length does not tell whoever passes it on how many still do.
+Integers and doubles are little-endian, arrays row-major. Their first side counts all starts of the stage, with zeros
+for those that do not run: the length does not tell the coordinator, which passes it on, how many still do.
 """
 
 from __future__ import annotations

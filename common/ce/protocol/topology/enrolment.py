@@ -116,7 +116,7 @@ def with_private_objects(
 def enrolment_digest(summaries: Mapping[str, EnrolmentSummary], private: Mapping[str, int]) -> bytes:
     """SHA-256 of what all sites have enrolled, and how many objects each holds alone.
 
-    Masks are bound to it: they cancel only if all sites were sent the same, and each has checked what is said of itself.
+    Masks are bound to it: they cancel only if all sites were sent the same, and each has checked its part.
     """
     parts = (
         part

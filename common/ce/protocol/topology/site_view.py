@@ -1,7 +1,7 @@
 """The topology as one party is sent it: blocks, columns, groups of columns and sizes.
 
-A site is sent the blocks that it is a member of and the columns that it holds, and of the rest sizes only; the home sees
-everything (`ce.protocol.topology.topology`).
+A site is sent the blocks that it is a member of and the columns that it holds, and of the rest sizes only; the home
+sees everything (`ce.protocol.topology.topology`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SiteView:
 
 @dataclass(frozen=True)
 class ColumnGroup:
-    """Shared clusterings with the same holders: their sums and tables travel as one array, side by side."""
+    """Shared clusterings with the same holders: their sums and parameters travel as one array, side by side."""
 
     index: int  # that of its first column
     columns: tuple[TopologyColumn, ...]

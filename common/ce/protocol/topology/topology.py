@@ -1,7 +1,7 @@
 """Who holds what: row blocks and column groups, derived from what the sites enrol, never from a switch.
 
 A *block* is all objects held by the same set of sites; a *column* is one clustering or classifier, shared when two
-sites give it the same name. Objects are opaque tokens here: whoever derives the topology need not know an id.
+sites give it the same name. Objects are opaque tokens here: the party that derives the topology need not know an id.
 
 Rules, applied before any round runs:
 - an object belongs to every site that lists it; one without a label at any of them is left out of the fit, as soon as
@@ -83,12 +83,12 @@ class Topology:
         return all(len(block.members) == len(self.sites) for block in self.blocks if block.shared)
 
     def whole(self) -> SiteView:
-        """What the home is told: everything."""
+        """What the home sees: everything."""
         blocks = {block.index: block for block in self.blocks}
         return SiteView(self.sites, self.sizes, blocks, self.columns, self.needs_two_exchanges, self.shared_by_all)
 
     def view(self, site: str) -> SiteView:
-        """What one site is told."""
+        """What one site is sent."""
         return SiteView(
             self.sites,
             self.sizes,
@@ -126,11 +126,11 @@ def _blocks(
     holds = np.zeros((len(tokens), len(sites)), dtype=bool)
     row_of = np.full((len(sites), len(tokens)), -1, dtype=np.intp)
     begin = 0
-    for s, own in enumerate(objects):
-        where = position[begin : begin + len(own)]
+    for s, tokens_of_site in enumerate(objects):
+        where = position[begin : begin + len(tokens_of_site)]
         holds[where, s] = True
-        row_of[s, where] = np.arange(len(own))
-        begin += len(own)
+        row_of[s, where] = np.arange(len(tokens_of_site))
+        begin += len(tokens_of_site)
     # Sites first by name, so that block numbers do not depend on the order in which sites are given.
     patterns, block_of = np.unique(~holds, axis=0, return_inverse=True)
     block_of = block_of.reshape(-1)

@@ -1,0 +1,115 @@
+"""Alignments as messages of the wire contract, and back: what one site is sent of the topology.
+
+Decoding checks the form only; a site checks the content against what all sites have signed
+(`ce_client.attempt.check_alignment`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
+from ce.protocol.attempt import Attempt
+from ce.protocol.messages.array_names import rows_array
+from ce.protocol.topology.enrolment import EnrolmentSummary
+from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
+from ce.protocol.topology.topology import Rows, Topology
+from ce.steps.model import Sizes
+from ce.transport.array_chunks import to_chunks
+from ce.transport.enrolment_codec import kind_number, read_kind, read_summary, summary_message
+from ce_proto.v1 import site_pb2 as pb
+
+#: By site: what it has enrolled, and its signature.
+Signed = Mapping[str, tuple[EnrolmentSummary, bytes]]
+
+
+def alignment_frames(
+    attempt: Attempt, view: SiteView, rows: Mapping[int, Rows], signed: Signed, revision: int
+) -> Iterator[pb.CoordinatorFrame]:
+    """What one site is sent, one frame at a time. `rows` are the positions of its objects, by block."""
+    header = pb.Alignment(
+        job=attempt.job,
+        epoch=attempt.epoch,
+        sizes=pb.Sizes(
+            objects=view.sizes.objects,
+            clusterings=view.sizes.clusterings,
+            classifiers=view.sizes.classifiers,
+            categories=view.sizes.categories,
+        ),
+        blocks=[pb.BlockView(index=b.index, members=b.members, size=b.size) for b in view.blocks.values()],
+        columns=[
+            pb.ColumnView(
+                index=column.index,
+                name=column.name,
+                kind=kind_number(column.kind),
+                holders=column.holders,
+                categories=[bytes.fromhex(str(token)) for token in column.categories],
+            )
+            for column in view.columns
+        ],
+        revision=revision,
+        enrolments=[summary_message(site, *signed[site]) for site in attempt.roster],
+        needs_two_exchanges=view.needs_two_exchanges,
+        shared_by_all=view.shared_by_all,
+    )
+    arrays = {rows_array(block): positions.astype(np.int64) for block, positions in rows.items()}
+    for at, chunks in enumerate(to_chunks(arrays)):
+        if at == 0:
+            header.chunks.CopyFrom(chunks)
+            yield pb.CoordinatorFrame(alignment=header)
+        else:
+            yield pb.CoordinatorFrame(more=pb.More(job=attempt.job, epoch=attempt.epoch, chunks=chunks))
+
+
+def largest_header(topology: Topology) -> int:
+    """Bytes of the largest header of an alignment or a task of a job, rather too many than too few."""
+    enrolments = sum((64 + len(c.name.encode())) * len(c.holders) for c in topology.columns) + 256 * len(topology.sites)
+    header = dict.fromkeys(topology.sites, enrolments)
+    for block in topology.blocks:
+        # A task asks for up to three counts and for claims on contested columns, each of some 40 bytes.
+        contested = sum(len(set(column.holders) & set(block.members)) > 1 for column in topology.columns)
+        for site in block.members:
+            header[site] += 40 * (4 + contested) + sum(len(member) + 2 for member in block.members)
+    for column in topology.columns:
+        names = len(column.name.encode()) + sum(len(holder) + 2 for holder in column.holders)
+        for site in column.holders:
+            header[site] += 32 + names + (TOKEN_SIZE + 2) * len(column.categories)
+    return max(header.values())
+
+
+@dataclass(frozen=True)
+class AlignmentHeader:
+    """An alignment as it was sent, without the positions of objects."""
+
+    revision: int
+    sizes: Sizes
+    blocks: tuple[Block, ...]
+    columns: tuple[TopologyColumn, ...]
+    needs_two_exchanges: bool
+    shared_by_all: bool
+    enrolments: dict[str, tuple[EnrolmentSummary, bytes]] = field(repr=False)  # by site, with signatures
+
+
+def read_alignment(message: pb.Alignment) -> AlignmentHeader:
+    sizes = message.sizes
+    return AlignmentHeader(
+        message.revision,
+        Sizes(sizes.objects, sizes.clusterings, sizes.classifiers, sizes.categories),
+        tuple(Block(block.index, tuple(block.members), block.size) for block in message.blocks),
+        tuple(
+            TopologyColumn(
+                column.index,
+                column.name,
+                read_kind(column.kind),
+                tuple(token.hex() for token in column.categories),
+                tuple(column.holders),
+            )
+            for column in message.columns
+        ),
+        message.needs_two_exchanges,
+        message.shared_by_all,
+        {summary.site: read_summary(summary) for summary in message.enrolments},
+    )
