@@ -27,6 +27,7 @@ class _Parsed(NamedTuple):
     kind: Kind
     number: int  # of the block or group; 0 for the other kinds
     what: str  # what the array holds; of a box, the site's name
+    scope: Scope
     column: int | None = None  # of claims
 
 
@@ -81,8 +82,7 @@ class ArrayName(str):
     @property
     def scope(self) -> Scope:
         """The block or group that the array belongs to, or everything."""
-        parsed = _parsed(self)
-        return Scope(parsed.kind) if parsed.kind in ("global", "box") else Scope(f"{parsed.kind}/{parsed.number}")
+        return _parsed(self).scope
 
     def contributors(self, view: SiteView) -> tuple[str, ...]:
         """The sites, in order of name, whose arrays make up the total; of a box, its receiver."""
@@ -129,9 +129,10 @@ class Scope(str):
         """The number of a block's scope."""
         return int(self.removeprefix("block/"))
 
-    def covers(self, name: str) -> bool:
-        """Whether the array of this name is about it."""
-        return name.startswith(f"{self}/")
+    @property
+    def prefix(self) -> str:
+        """What the names of all arrays about it begin with."""
+        return f"{self}/"
 
 
 #: The scope of totals over all objects.
@@ -147,13 +148,13 @@ def rows_array(block: int) -> str:
 def _parsed(name: str) -> _Parsed:
     match name.split("/"):
         case ["global", what] if what:
-            return _Parsed("global", 0, what)
+            return _Parsed("global", 0, what, EVERYTHING)
         case ["box", site] if site:
-            return _Parsed("box", 0, site)
+            return _Parsed("box", 0, site, Scope("box"))
         case ["block", index, what] if index.isdecimal() and what:
-            return _Parsed("block", int(index), what)
+            return _Parsed("block", int(index), what, Scope.of_block(int(index)))
         case ["block", index, "claims", column] if index.isdecimal() and column.isdecimal():
-            return _Parsed("block", int(index), _CLAIMS, int(column))
+            return _Parsed("block", int(index), _CLAIMS, Scope.of_block(int(index)), int(column))
         case ["columns", index, what] if index.isdecimal() and what:
-            return _Parsed("columns", int(index), what)
+            return _Parsed("columns", int(index), what, Scope.of_columns(int(index)))
     raise MessageError("arrays: a name that no array has")

@@ -54,8 +54,8 @@ def view_digest(task: Task) -> ViewDigest:
 
     def of(scopes: tuple[Scope, ...]) -> bytes:
         if scopes not in known:
-            wanted = (EVERYTHING, *scopes)
-            names = sorted(name for name in task.arrays if any(scope.covers(name) for scope in wanted))
+            wanted = tuple(scope.prefix for scope in (EVERYTHING, *scopes))
+            names = sorted(name for name in task.arrays if name.startswith(wanted))
             arrays = [part for name in names for part in (name.encode(), task.hashes[name])]
             known[scopes] = hashlib.sha256(joined(b"ce view 1", header, *arrays)).digest()
         return known[scopes]
