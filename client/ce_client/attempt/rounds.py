@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ce.consensus_file import consensus_labels
 from ce.errors import MessageError, Refused
 from ce.job import Job
 from ce.labels import LabelTable
-from ce.models.base import hard_labels
-from ce.models.bc3e import class_labels
 from ce.protocol.engine.score_excluded import whole_memberships
 from ce.protocol.engine.site import OnCounts, Site
 from ce.protocol.engine.starting_parameters import Starts
@@ -159,10 +158,7 @@ class SiteRounds:
         took_part = order[np.searchsorted(part.whole.ids, part.table.ids, sorter=order)]
         memberships, unlabelled = whole_memberships(self._site, part.whole, took_part, part.classes)
         kept = np.isin(part.whole.ids, part.table.ids)
-        if part.classes:
-            labels: Any = class_labels(memberships, part.classes, unlabelled)
-        else:
-            labels = hard_labels(memberships, unlabelled)
+        labels = consensus_labels(memberships, part.classes, unlabelled)
         report = {
             "job": part.job.name,
             "job_digest": part.attempt.job_digest.hex(),
