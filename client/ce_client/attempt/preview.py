@@ -1,59 +1,55 @@
-"""What would leave a site in a job: every array, who else is in its total, which rules it meets."""
+"""The preview of a job: every array that would leave the site, the other sites in its total, the rules it satisfies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ce.job import Job
-from ce.policy import Policy
-from ce.protocol.keys.handshake import Attempt
 from ce.protocol.messages.steps import asked, first_step
 from ce.protocol.messages.task import Step
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
 from ce.protocol.topology.topology import SiteView
 from ce.steps.model import Model
-from ce_client.state.previews import Excluded, Preview, PreviewArray, RuleMet
+from ce_client.attempt.setup import OfferedJob
+from ce_client.state.previews import Excluded, Preview, PreviewArray
 
-#: Iterations whose arrays are looked at: more than any schedule has different ones.
+#: Iterations whose arrays are listed: no schedule has a longer period.
 _ITERATIONS = 200
 
 
 def preview(
-    attempt: Attempt,
-    job: Job,
-    coordinator: str,
-    model: Model,
+    offered: OfferedJob,
     view: SiteView,
     findings: Findings,
     excluded: tuple[Exclusion, ...],
-    policy: Policy,
     epsilons: Mapping[str, float],
     waits: bool,
 ) -> Preview:
-    """Of an alignment that breaks no rule."""
+    """The preview of an alignment that breaks no rule. `waits`: the job waits for consent."""
+    attempt, job, policy = offered.attempt, offered.job, offered.policy
     return Preview(
         job=attempt.job,
         job_digest=attempt.job_digest.hex(),
-        coordinator=coordinator,
+        coordinator=offered.coordinator,
         epoch=attempt.epoch,
         model=job.model,
         privacy=job.privacy,
         sites=attempt.roster,
-        rounds_up_to=min(policy.max_rounds, _rounds(model, view, job.privacy)),
-        arrays=tuple(_arrays(model, view, findings, job.privacy)),
-        excluded=tuple(
-            Excluded(
-                what=f"column {', '.join(own.columns)}" if own.columns else "objects that several sites hold",
-                objects=own.objects,
-                rule=own.rule,
-                required=own.required,
-                found=own.found,
-            )
-            for own in excluded
-        ),
+        rounds_up_to=min(policy.max_rounds, _most_rounds(offered.model, view, job.privacy)),
+        arrays=tuple(_arrays(offered.model, view, findings, job.privacy)),
+        excluded=tuple(map(_excluded, excluded)),
         randomise=policy.randomise,
         epsilon=dict(epsilons),
         waits_for_consent=waits,
+    )
+
+
+def _excluded(exclusion: Exclusion) -> Excluded:
+    return Excluded(
+        what=f"column {', '.join(exclusion.columns)}" if exclusion.columns else "objects that several sites hold",
+        objects=exclusion.objects,
+        rule=exclusion.rule,
+        required=exclusion.required,
+        found=exclusion.found,
     )
 
 
@@ -61,15 +57,15 @@ def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iter
     seen: dict[str, PreviewArray] = {}
     for step, name, shape in _all(model, view, mode):
         scope = "global" if name.startswith("global/") else "/".join(name.split("/")[:2])
-        met_all = findings.arrays.get(scope, ())
+        rules = findings.arrays.get(scope, ())
         if scope == "global":
-            met_all += findings.arrays.get(PRIVATE, ())
-        rules = tuple(RuleMet(met.rule, met.required, met.found) for met in met_all)
+            rules += findings.arrays.get(PRIVATE, ())
         seen.setdefault(name, PreviewArray(name, step, shape, mode, view.contributors(name), rules))
     yield from seen.values()
 
 
 def _all(model: Model, view: SiteView, mode: str) -> Iterator[tuple[Step, str, tuple[int, ...]]]:
+    """Step, name and shape of every array that any step asks for."""
     for name, shape in asked("open", view, model, 0, 0).items():
         yield "open", name, shape
     stage: Model | None = model
@@ -88,8 +84,8 @@ def _all(model: Model, view: SiteView, mode: str) -> Iterator[tuple[Step, str, t
             yield "finish", name, shape
 
 
-def _rounds(model: Model, view: SiteView, mode: str) -> int:
-    """No job of this model takes more: every step may be taken back once."""
+def _most_rounds(model: Model, view: SiteView, mode: str) -> int:
+    """The most rounds that a job of this model takes: every step may be retracted once."""
     iterations, stage = 0, model
     while stage is not None:
         iterations += 2 * stage.max_iter + 1
