@@ -87,7 +87,7 @@ def test_a_link_in_place_of_results_is_refused_before_anything_is_computed(
     record = run(table, job())
     assert (record.state, record.exit_code) == ("failed", 4)
     refused = JobIndex(sites["north"].state).entry("job").reason
-    assert refused == f"{results / 'job'}: is a link, and nothing is written through it: remove it"
+    assert refused == f"{results / 'job'}: is a symbolic link, and results are not written through links: remove it"
     assert untouched(precious)
     (results / "job").unlink()
     assert run(table, job("another")).state == "done"

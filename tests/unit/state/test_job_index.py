@@ -13,14 +13,17 @@ from ce_client.state.job_index import JobEntry, JobIndex
 
 #: As version 0.1.0 wrote it.
 BEFORE = {
-    **{"job": "demo", "state": "asks", "epoch": 1, "model": "bce", "privacy": "masked", "sites": ["east", "north"]},
-    **{
-        "coordinator": "hub",
-        "since_s": 5.5,
-        "reason": "waits for ce-client approve or decline",
-        "rule": "",
-        "rounds": 0,
-    },
+    "job": "demo",
+    "state": "asks",
+    "epoch": 1,
+    "model": "bce",
+    "privacy": "masked",
+    "sites": ["east", "north"],
+    "coordinator": "hub",
+    "since_s": 5.5,
+    "reason": "waits for ce-client approve or decline",
+    "rule": "",
+    "rounds": 0,
 }
 
 
