@@ -1,4 +1,8 @@
-"""The consensus file: what a site, or an analyst, gets out of a job."""
+"""The result of a job: the label of each object, and the consensus file that a site or an analyst gets.
+
+A label is the most likely cluster, or the name of the most likely class. Daemons take labels from here, so that they
+import no estimator.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,38 @@ from ce.errors import InputError
 from ce.protocol.topology.site_view import Categories
 from ce.ring import Reals
 
-#: With these a spreadsheet takes a cell for a formula.
+#: A spreadsheet interprets a cell that begins with one of these as a formula.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
+def consensus_labels(memberships: Reals, classes: Categories, unlabelled: NDArray[np.bool_]) -> NDArray[Any]:
+    """The label of each object: the name of a class where the job has classes, else the number of a cluster."""
+    if classes:
+        return class_labels(memberships, classes, unlabelled)
+    return hard_labels(memberships, unlabelled)
+
+
+def hard_labels(memberships: Reals, unlabelled: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """The most likely cluster of each object, ties to the lowest; -1 for objects without a label."""
+    labels: NDArray[np.intp] = memberships.argmax(axis=1)
+    labels[unlabelled] = -1
+    return labels
+
+
+def class_labels(memberships: Reals, classes: Categories, unlabelled: NDArray[np.bool_]) -> NDArray[Any]:
+    """The most likely class of each object, ties to the lowest; -1 or "" for objects without a label."""
+    labels: NDArray[Any] = np.array(classes)[memberships.argmax(axis=1)]
+    labels[unlabelled] = "" if labels.dtype.kind == "U" else -1
+    return labels
+
+
 def as_it_is(value: Any) -> Any:
-    """Byte for byte as in the label file: what a script looks up."""
+    """The value unchanged, byte for byte as in the label file, so that a script can look it up."""
     return value
 
 
 def as_text(value: Any) -> Any:
-    """With an apostrophe before what a spreadsheet would take for a formula, and run."""
+    """The value with an apostrophe in front if a spreadsheet would run it as a formula."""
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULAS) else value
 
 
@@ -39,10 +64,10 @@ def write_consensus(
     excluded: NDArray[np.bool_] | None = None,
     cell: Callable[[Any], Any] = as_it_is,
 ) -> None:
-    """id, label, confidence and one probability per cluster (p0, ...) or class (p:NAME); atomically.
+    """Write id, label, confidence and one probability per cluster (p0, ...) or class (p:NAME), atomically.
 
-    Where a rule left objects out of the job there is one more column, `excluded`: 1 for those, which were scored from
-    this site's labels alone, else 0. `cell` says how ids and labels are written.
+    If a rule excluded objects from the job, the file has one more column, `excluded`: 1 for an excluded object, whose
+    label was computed from this site's labels alone, else 0. `cell` converts ids and labels before they are written.
     """
     header = [f"p:{name}" for name in classes] or [f"p{h}" for h in range(memberships.shape[1])]
     marks = [] if excluded is None else excluded.astype(int).tolist()
@@ -54,11 +79,11 @@ def write_consensus(
         with partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["id", "label", "confidence", *header, *(["excluded"] if marks else [])])
-            for i, own in enumerate(ids):
+            for i, object_id in enumerate(ids):
                 label = "" if unlabelled[i] else cell(labels[i])
                 writer.writerow(
                     [
-                        cell(own),
+                        cell(object_id),
                         label,
                         repr(float(confidence[i])),
                         *map(repr, memberships[i].tolist()),
@@ -69,6 +94,6 @@ def write_consensus(
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     finally:
-        # Also when interrupted. The folder may not exist, or not be one.
+        # Also after an interrupt. The directory may not exist, or may be a file.
         with suppress(OSError):
             partial.unlink()

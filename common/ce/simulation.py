@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.consensus_file import consensus_labels
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
 from ce.labels.randomised import randomise
-from ce.models.base import hard_labels
-from ce.models.bc3e import class_labels
 from ce.models.registry import model_of
 from ce.policy import Policy
 from ce.privacy.pseudonyms import tokens
@@ -122,10 +121,7 @@ def simulate(
         memberships, unlabelled[name] = whole_memberships(
             result.sites[name], whole, np.flatnonzero(result.participating[name]), classes
         )
-        if classes:
-            labels = class_labels(memberships, classes, unlabelled[name])
-        else:
-            labels = hard_labels(memberships, unlabelled[name])
+        labels = consensus_labels(memberships, classes, unlabelled[name])
         sites[name] = SiteResult(table.ids, labels, memberships)
     return Simulation(
         job=job,

@@ -1,95 +1,95 @@
-"""What would leave a site in a job: every array, who else is in its total, which rules it meets."""
+"""The preview of a job: every array that would leave the site, the other sites in its total, the rules it satisfies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ce.job import Job
-from ce.policy import Policy
-from ce.protocol.attempt import Attempt
-from ce.protocol.messages.steps import asked, first_step
-from ce.protocol.messages.steps import Step
+from ce.protocol.messages.array_names import EVERYTHING, ArrayName
+from ce.protocol.messages.steps import Step, expected_arrays, first_step
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
 from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
-from ce_client.state.previews import Excluded, Preview, PreviewArray, RuleMet
+from ce_client.attempt.setup import OfferedJob
+from ce_client.state.previews import Excluded, Preview, PreviewArray
 
-#: Iterations whose arrays are looked at: more than any schedule has different ones.
+#: Iterations whose arrays are listed: no schedule has a longer period.
 _ITERATIONS = 200
 
 
 def preview(
-    attempt: Attempt,
-    job: Job,
-    coordinator: str,
-    model: Model,
+    offered: OfferedJob,
     view: SiteView,
     findings: Findings,
     excluded: tuple[Exclusion, ...],
-    policy: Policy,
     epsilons: Mapping[str, float],
     waits: bool,
 ) -> Preview:
-    """Of an alignment that breaks no rule."""
+    """The preview of an alignment that breaks no rule. `waits`: the job waits for consent."""
+    attempt, job, policy = offered.attempt, offered.job, offered.policy
     return Preview(
         job=attempt.job,
         job_digest=attempt.job_digest.hex(),
-        coordinator=coordinator,
+        coordinator=offered.coordinator,
         epoch=attempt.epoch,
         model=job.model,
         privacy=job.privacy,
         sites=attempt.roster,
-        rounds_up_to=min(policy.max_rounds, _rounds(model, view, job.privacy)),
-        arrays=tuple(_arrays(model, view, findings, job.privacy)),
-        excluded=tuple(
-            Excluded(
-                what=f"column {', '.join(own.columns)}" if own.columns else "objects that several sites hold",
-                objects=own.objects,
-                rule=own.rule,
-                required=own.required,
-                found=own.found,
-            )
-            for own in excluded
-        ),
+        rounds_up_to=min(policy.max_rounds, _most_rounds(offered.model, view, job.privacy)),
+        arrays=tuple(_arrays(offered.model, view, findings, job.privacy)),
+        excluded=tuple(map(_excluded, excluded)),
         randomise=policy.randomise,
         epsilon=dict(epsilons),
         waits_for_consent=waits,
     )
 
 
+def _excluded(exclusion: Exclusion) -> Excluded:
+    return Excluded(
+        what=f"column {', '.join(exclusion.columns)}" if exclusion.columns else "objects that several sites hold",
+        objects=exclusion.objects,
+        rule=exclusion.rule,
+        required=exclusion.required,
+        found=exclusion.found,
+    )
+
+
 def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iterator[PreviewArray]:
     seen: dict[str, PreviewArray] = {}
     for step, name, shape in _all(model, view, mode):
-        scope = "global" if name.startswith("global/") else "/".join(name.split("/")[:2])
-        met_all = findings.arrays.get(scope, ())
-        if scope == "global":
-            met_all += findings.arrays.get(PRIVATE, ())
-        rules = tuple(RuleMet(met.rule, met.required, met.found) for met in met_all)
-        seen.setdefault(name, PreviewArray(name, step, shape, mode, view.contributors(name), rules))
+        rules = findings.arrays.get(name.scope, ())
+        if name.scope == EVERYTHING:
+            rules += findings.arrays.get(PRIVATE, ())
+        seen.setdefault(name, PreviewArray(name, step, shape, mode, name.contributors(view), rules))
     yield from seen.values()
 
 
-def _all(model: Model, view: SiteView, mode: str) -> Iterator[tuple[Step, str, tuple[int, ...]]]:
-    for name, shape in asked("open", view, model, 0, 0).items():
-        yield "open", name, shape
+def _all(model: Model, view: SiteView, mode: str) -> Iterator[tuple[Step, ArrayName, tuple[int, ...]]]:
+    """Step, name and shape of every array that any step asks for."""
+    yield from _of_step("open", model, view)
     stage: Model | None = model
     while stage is not None:
         first = first_step(stage, view)
-        for step in (first,) if first == "sums" else (first, "columns"):
+        steps: tuple[Step, ...] = (first,) if first == "sums" else (first, "columns")
+        for step in steps:
             for iteration in range(1, min(stage.max_iter + 1, _ITERATIONS) + 1):
-                for name, shape in asked(step, view, stage, stage.n_starts, iteration).items():
-                    yield step, name, shape
+                yield from _of_step(step, stage, view, iteration)
         stage = stage.next_stage()
     if model.uses_votes:
-        for name, shape in asked("clusterings_only", view, model, 1, 0).items():
-            yield "clusterings_only", name, shape
+        yield from _of_step("clusterings_only", model, view)
     if mode != "blind":
-        for name, shape in asked("finish", view, model, 1, 0).items():
-            yield "finish", name, shape
+        yield from _of_step("finish", model, view)
 
 
-def _rounds(model: Model, view: SiteView, mode: str) -> int:
-    """No job of this model takes more: every step may be taken back once."""
+def _of_step(
+    step: Step, model: Model, view: SiteView, iteration: int = 0
+) -> Iterator[tuple[Step, ArrayName, tuple[int, ...]]]:
+    arrays = expected_arrays(step, view, model, model.scales(view.sizes), model.n_starts, iteration)
+    for name, spec in arrays.items():
+        yield step, name, spec.shape
+
+
+def _most_rounds(model: Model, view: SiteView, mode: str) -> int:
+    """The most rounds that a job of this model takes: every step may be retracted once."""
     iterations, stage = 0, model
     while stage is not None:
         iterations += 2 * stage.max_iter + 1

@@ -1,195 +1,211 @@
-"""The computing half of a site's part in an attempt: from an alignment that breaks no rule to results on the disk.
+"""The third phase of an attempt: from an alignment that may be used to results on the disk.
 
-Every contribution is in the ledger before anybody can send it. A round is answered once: the same task again gets the
-same answer, an older one or another one of the same number gets none.
+Every contribution is in the ledger before it can be sent. A round is answered once: the same task again gets the same
+answer; an older task, or another task of the same round, is refused.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ce.errors import MessageError, Refused
-from ce.job import Job
-from ce.labels import LabelTable
-from ce.models.base import hard_labels
-from ce.models.bc3e import class_labels
-from ce.protocol.score_excluded import whole_memberships
-from ce.protocol.engine.site import OnCounts, Site
-from ce.protocol.engine.starting_parameters import Starts
-from ce.protocol.attempt import Attempt
+from ce.consensus_file import as_it_is, as_text, consensus_labels
+from ce.errors import MessageError
+from ce.protocol.engine.site import Site
+from ce.protocol.engine.starting_parameters import SecretStarts
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Task
-from ce.protocol.minimums import Exclusion
-from ce.protocol.modes.contributor import Contributor, member
-from ce.protocol.topology.site_view import Categories, SiteView
-from ce.protocol.topology.enrolment import Enrolment
-from ce.protocol.topology.topology import Rows
-from ce.service.checkpoints import CheckpointFailed, CheckpointId, Checkpoints
+from ce.protocol.modes.contributor import Contributor, contributor
+from ce.protocol.score_excluded import whole_memberships
+from ce.protocol.topology.enrolment import with_tokens
+from ce.service.checkpoints import CheckpointFailed, CheckpointId
 from ce.service.logs import fields
-from ce.steps.model import Model
-from ce_client.state.ledger import Ledger
+from ce_client.attempt.admission import Admitted
+from ce_client.attempt.recorder import AttemptRecorder
+from ce_client.config import ClientSettings
+from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.results import Results
 
 log = logging.getLogger("ce_client")
 
+#: A task over at most this many cells times starts times clusters takes about a millisecond.
+LIGHT_CELLS = 50_000
 
-@dataclass(frozen=True)
-class Part:
-    """What a site brings into an attempt: the job, its labels as far as they take part, and where everything is."""
 
-    attempt: Attempt
-    job: Job
-    model: Model
-    classes: Categories
-    whole: LabelTable = field(repr=False)  # all objects of the site, with tokens for categories
-    table: LabelTable = field(repr=False)  # those that take part
-    enrolment: Enrolment = field(repr=False)
-    excluded: tuple[Exclusion, ...]
+def results_of(settings: ClientSettings) -> Results:
+    """The result directory of a site, written as its settings say."""
+    return Results(settings.results, as_text if settings.for_spreadsheets else as_it_is)
 
 
 class SiteRounds:
-    """One site's engine, its masks, its ledger and its results."""
+    """One site's engine, its masks, its checkpoints and its results."""
 
-    def __init__(
-        self,
-        part: Part,
-        site: str,
-        view: SiteView,
-        rows: Mapping[int, Rows],
-        starts: Starts,
-        pair_keys: Mapping[str, bytes],
-        enrolment_digest: bytes,
-        ledger: Ledger,
-        results: Results,
-        threads: int,
-        on_counts: OnCounts,
-        checkpoints: Checkpoints,
-        context: bytes,
-    ) -> None:
-        """`context`: a digest of all that a checkpoint of this job is only good for."""
+    def __init__(self, admitted: Admitted, site_files: SiteFiles, recorder: AttemptRecorder) -> None:
+        prepared, own, aligned = admitted.prepared, admitted.enrolled, admitted.alignment
+        offered, key = prepared.offered, prepared.job_key
+        settings = site_files.settings
         self.finished = False
-        self.checkpoint_round = 0  # the last one whose state was kept
-        self.not_kept = 0  # states that could not be
-        self._checkpoints = checkpoints
-        self._context = context
-        self._part = part
-        self._view = view
-        self._ledger = ledger
-        self._results = results
-        self._site = Site(
-            site, part.table, view, rows, part.model, starts, classes=part.classes, threads=threads, on_counts=on_counts
+        self.checkpoint_round = 0  # the last round with a checkpoint; 0: none
+        self.failed_checkpoints = 0
+        self._offered = offered
+        self._excluded = own.excluded
+        self._view = aligned.view
+        self._recorder = recorder
+        self._results = results_of(settings)
+        self._checkpoints = site_files.checkpoints
+        self._checkpoint_context = aligned.checkpoint_context
+        self._all_labels = with_tokens(prepared.labels, key)
+        self._labels = with_tokens(own.labels, key)  # of the objects and columns that take part
+        self._engine = Site(
+            settings.name,
+            self._labels,
+            aligned.view,
+            aligned.rows,
+            offered.model,
+            SecretStarts.of(site_files.secret, key, offered.attempt.job),
+            classes=offered.classes,
+            threads=settings.threads,
+            on_counts=aligned.check_counts,
         )
-        mode, objects = part.job.privacy, part.enrolment.objects
-        self._member: Contributor = member(
-            mode, part.attempt, self._site, view, part.model, objects, rows, pair_keys, enrolment_digest
+        self._contributor: Contributor = contributor(
+            offered.job.privacy,
+            offered.attempt,
+            self._engine,
+            aligned.view,
+            offered.model,
+            own.enrolment.objects,
+            aligned.rows,
+            prepared.handshake.pair_keys,
+            aligned.enrolment_digest,
         )
-        self._last: tuple[int, bytes, Answer] | None = None  # round, digest, answer
+        self._last: tuple[int, bytes, Answer] | None = None  # round, digest of the task, answer
         self._committed = False
 
     def close(self) -> None:
-        self._site.close()
+        self._engine.close()
 
     @property
     def committed(self) -> bool:
-        """Whether anything beyond counts was answered."""
+        """True once more than counts was answered."""
         return self._committed
 
-    def repeats(self, task: Task, digest: bytes) -> bool:
-        """Whether this round was answered. Raises MessageError when it was another task that was."""
-        if self._last is None or task.round > self._last[0]:
-            return False
-        if (task.round, digest) != self._last[:2]:
-            raise MessageError("task: of a round that was answered, and not the same")
-        return True
+    @property
+    def light(self) -> bool:
+        """True if a task takes about a millisecond: less than it costs to pass it to a thread under load."""
+        model = self._offered.model
+        return self._labels.n_objects * len(self._labels.columns) * model.n_starts * model.k <= LIGHT_CELLS
+
+    @property
+    def checkpoint_ids(self) -> list[CheckpointId]:
+        """The checkpoints of this job, under this alignment, that this site can resume from."""
+        return self._checkpoints.labels(self._offered.job.name, self._checkpoint_context)
 
     def answer(self, task: Task, digest: bytes) -> Answer:
-        """The answer to a task, new or as before."""
-        if not self.repeats(task, digest):
-            answer = self._recorded(self._resumed(task) if task.resume else self._member.answer(task))
+        """The answer to a task; to a repeated task the same as before. `digest`: of the task.
+
+        Raises TooFewLabels when the counts show that objects have to be excluded.
+        """
+        answer = self._repeated(task, digest)
+        if answer is None:
+            self._recorder.next_round()
+            answer = self._recorded(self._resumed(task) if task.resume else self._contributor.answer(task))
             if task.checkpoint:
-                self._keep(task)
+                self._save_checkpoint(task)
             if task.step == "finish":
                 self._write_results(task)
             self._last = (task.round, digest, answer)
             self._committed |= task.step not in ("keys", "open", "shares", "counts")
-        assert self._last is not None
+        if task.checkpoint:
+            self._recorder.save_rounds()
+        return answer
+
+    def _repeated(self, task: Task, digest: bytes) -> Answer | None:
+        """The answer to a round that was answered; None for a new round. Raises MessageError for another task."""
+        if self._last is None or task.round > self._last[0]:
+            return None
+        if (task.round, digest) != self._last[:2]:
+            raise MessageError(
+                "task: of a round that was answered, and not the same: "
+                f"expected a round after {self._last[0]}, got {task.round}"
+            )
         return self._last[2]
 
-    @property
-    def labels(self) -> list[CheckpointId]:
-        """The states of this job, under this alignment, that this site could go on from."""
-        return self._checkpoints.labels(self._part.job.name, self._context)
-
     def _resumed(self, task: Task) -> Answer:
-        """Go on from a state that was kept, and answer as then."""
+        """Restore a checkpoint, and give the answer that was given when it was saved."""
         if self._last is not None and self._last[2].step != "keys":
-            raise MessageError("resume: the rounds have begun")
-        label = CheckpointId(task.resume, task.round)
-        return self._member.resume(task, self._checkpoints.load(self._part.job.name, self._context, label))
+            raise MessageError(f"resume: expected before any other round, got it after round {self._last[0]}")
+        checkpoint_id = CheckpointId(task.resume, task.round)
+        snapshot = self._checkpoints.load(self._offered.job.name, self._checkpoint_context, checkpoint_id)
+        return self._contributor.resume(task, snapshot)
 
-    def _keep(self, task: Task) -> None:
-        """Before the answer leaves: when all have answered, all have this state. A job can go on without."""
-        kept, self._member.kept = self._member.kept, None
-        if kept is None:
-            raise MessageError("keep: not a step that begins an iteration")
+    def _save_checkpoint(self, task: Task) -> None:
+        """Save a checkpoint before the answer leaves: once all sites have answered, all have it.
+
+        A failure is logged; the job goes on without this checkpoint.
+        """
+        snapshot, self._contributor.checkpoint = self._contributor.checkpoint, None
+        if snapshot is None:
+            raise MessageError(f"checkpoint: expected a step that begins an iteration, got {task.step}")
+        job, checkpoint_id = self._offered.job.name, CheckpointId(task.checkpoint, task.round)
         try:
-            self._checkpoints.save(self._part.job.name, self._context, CheckpointId(task.checkpoint, task.round), kept)
+            self._checkpoints.save(job, self._checkpoint_context, checkpoint_id, snapshot)
             self.checkpoint_round = task.round
         except CheckpointFailed as error:
-            self.not_kept += 1
-            log.warning("checkpoint not kept", extra=fields(job=self._part.job.name, reason=str(error)))
+            self.failed_checkpoints += 1
+            log.warning("checkpoint not saved", extra=fields(job=job, round=task.round, reason=str(error)))
 
     def _recorded(self, answer: Answer) -> Answer:
-        part = self._part
-        contributors = {
-            name: (name.removeprefix("box/"),) if name.startswith("box/") else self._view.contributors(name)
-            for name in answer.arrays
-        }
-        modes = {name: "sealed" if name.startswith("box/") else part.job.privacy for name in answer.arrays}
-        head = self._ledger.record(
-            part.attempt.job, part.attempt.epoch, answer.round, answer.arrays, modes, contributors
-        )
+        """The answer with the head of the ledger after it was recorded there."""
+        names = [ArrayName(name) for name in answer.arrays]
+        contributors = {name: name.contributors(self._view) for name in names}
+        mode = self._offered.job.privacy
+        modes = {name: "encrypted" if name.kind == "box" else mode for name in names}
+        head = self._recorder.contribution(answer.round, answer.arrays, dict(modes.items()), dict(contributors.items()))
         return replace(answer, ledger=head)
 
     def _write_results(self, task: Task) -> None:
-        part = self._part
-        order = np.argsort(part.whole.ids)
-        took_part = order[np.searchsorted(part.whole.ids, part.table.ids, sorter=order)]
-        memberships, unlabelled = whole_memberships(self._site, part.whole, took_part, part.classes)
-        kept = np.isin(part.whole.ids, part.table.ids)
-        if part.classes:
-            labels: Any = class_labels(memberships, part.classes, unlabelled)
-        else:
-            labels = hard_labels(memberships, unlabelled)
+        offered, labels = self._offered, self._all_labels
+        order = np.argsort(labels.ids)
+        participating = order[np.searchsorted(labels.ids, self._labels.ids, sorter=order)]
+        memberships, unlabelled = whole_memberships(self._engine, labels, participating, offered.classes)
+        excluded = ~np.isin(labels.ids, self._labels.ids)
         report = {
-            "job": part.job.name,
-            "job_digest": part.attempt.job_digest.hex(),
-            "model": part.job.model,
-            "privacy": part.job.privacy,
-            "sites": list(part.attempt.roster),
-            "left_behind": sorted(set(part.job.sites) - set(part.attempt.roster)),
-            "epoch": part.attempt.epoch,
+            "job": offered.job.name,
+            "job_digest": offered.attempt.job_digest.hex(),
+            "model": offered.job.model,
+            "privacy": offered.job.privacy,
+            "sites": list(offered.attempt.roster),
+            "left_behind": offered.absent,
+            "epoch": offered.attempt.epoch,
             "rounds": task.round,
-            "objects": part.whole.n_objects,
+            "objects": labels.n_objects,
             "objects_without_a_label": int(unlabelled.sum()),
             "excluded": [
-                {"rule": own.rule, "objects": own.objects, "columns": list(own.columns)} for own in part.excluded
+                {"rule": exclusion.rule, "objects": exclusion.objects, "columns": list(exclusion.columns)}
+                for exclusion in self._excluded
             ],
-            "columns": [column.name for column in part.table.columns],
+            "columns": [column.name for column in self._labels.columns],
         }
-        if part.job.privacy == "blind":
+        if offered.job.privacy == "blind":
             report |= self._blind_outcome()
-        excluded = None if kept.all() else ~kept
-        self._results.write(part.job, part.whole.ids, labels, memberships, part.classes, report, excluded)
+        self._results.write(
+            offered.job,
+            labels.ids,
+            consensus_labels(memberships, offered.classes, unlabelled),
+            memberships,
+            offered.classes,
+            report,
+            excluded if excluded.any() else None,
+        )
         self.finished = True
 
     def _blind_outcome(self) -> dict[str, Any]:
-        """What nobody but the sites knows."""
-        outcome = self._member.home.outcome  # type: ignore[attr-defined]
+        """The outcome of a blind job, which only the sites know."""
+        outcome = self._contributor.outcome
+        assert outcome is not None
         path = outcome.paths[outcome.winner]
         return {
             "lower_bound": path.bounds[-1],
@@ -198,15 +214,3 @@ class SiteRounds:
             "converged": path.converged,
             **({} if outcome.kappa is None else {"kappa": outcome.kappa}),
         }
-
-
-def refuse_too_large(model: Model, view: SiteView, objects: int, most: int) -> None:
-    """Before the memory is asked for: a system may give what it does not have, and then end the daemon."""
-    numbers = objects + sum(len(column.categories) for column in view.columns)
-    needed = 8 * model.n_starts * model.k * numbers
-    if needed > most:
-        raise Refused(
-            "largest_state",
-            f"the job would take {needed / 1e9:,.1f} GB of memory or more here, and this site gives it "
-            f"{most / 1e9:,.1f} GB: fewer restarts or clusters need less",
-        )

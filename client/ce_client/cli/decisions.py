@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -39,7 +38,7 @@ def preview(job: str, config: Path, format_: str) -> None:
     settings = read_config(config)
     found = _preview_of(settings, job)
     if format_ == "json":
-        click.echo(json.dumps(asdict(found), indent=2))
+        click.echo(json.dumps(found.as_dict(), indent=2))
         return
     facts = fact_table()
     facts.add_row("job", Text(found.job))

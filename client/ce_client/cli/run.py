@@ -171,9 +171,9 @@ def _some_peers(path: Path) -> Peers:
 
 async def _call(site_files: SiteFiles) -> float:
     """Say Hello to the coordinator, and goodbye. How far ahead its clock is, in seconds."""
-    from ce_client.daemon.connection import greet
+    from ce_client.daemon.connection import probe
 
-    return await greet(site_files) - time.time()
+    return await probe(site_files) - time.time()
 
 
 def _near(apart: float) -> None:

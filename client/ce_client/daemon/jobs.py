@@ -1,6 +1,6 @@
-"""The jobs of one site: which there are, who of them a message is for, what is noted down when one begins and ends.
+"""The jobs of one site: which attempt a message is for, what is written when a job begins and ends.
 
-No socket and no clock: the daemon passes messages in, and lets participants work on them.
+No socket and no clock: the daemon passes messages in, and lets workers process them.
 """
 
 from __future__ import annotations
@@ -15,113 +15,122 @@ from ce.service.logs import fields
 from ce.transport.frames import MOST_HELD, one_line
 from ce_client.attempt.attempt import SiteAttempt
 from ce_client.daemon.site_files import SiteFiles
-from ce_client.state.job_index import Entry, JobIndex
+from ce_client.state.job_index import AWAITING_CONSENT, JobEntry, JobIndex
 from ce_client.state.ledger import Ledger
 from ce_proto.v1 import site_pb2 as pb
 
 log = logging.getLogger("ce_client")
 
-#: How a job may end, as a coordinator says it.
+#: States in which a coordinator may end a job.
 ENDS = ("done", "failed", "cancelled")
 
 
 class SiteJobs:
-    """What a site is engaged in."""
+    """The attempts that a site takes part in, by job."""
 
     def __init__(self, site_files: SiteFiles, ledger: Ledger) -> None:
-        self.coordinator = ""  # the name of the one at the other end
+        self.coordinator = ""  # the name in its Welcome
         self.site_attempts: dict[str, SiteAttempt] = {}
         self._site_files = site_files
         self._settings = site_files.settings
         self._ledger = ledger
         self._job_index = JobIndex(self._settings.state)
-        self._noted: dict[str, Entry] = {}
+        self._noted: dict[str, JobEntry] = {}
         site_files.checkpoints.remove_all_but(entry.job for entry in self._job_index.entries() if not entry.over)
 
     def held(self) -> list[pb.Held]:
-        """What to say in Hello: jobs in memory, and those that were under way when a former daemon ended."""
-        held = {name: own.epoch for name, own in self.site_attempts.items()}
+        """The jobs for Hello, at most `MOST_HELD`: those in memory, and those under way when a former daemon ended."""
+        held = {job: attempt.epoch for job, attempt in self.site_attempts.items()}
         for entry in self._job_index.entries():
             if not entry.over:
                 held.setdefault(entry.job, 0)
-        return [pb.Held(job=name, epoch=epoch) for name, epoch in islice(held.items(), MOST_HELD)]
+        return [pb.Held(job=job, epoch=epoch) for job, epoch in islice(held.items(), MOST_HELD)]
 
     def addressed(self, kind: str, message: Any) -> SiteAttempt | None:
-        """Whom a message is for: an offer of a new attempt makes one. None: it is of an attempt that is over.
+        """The attempt that a message is for; an offer makes a new one. None: the message is of an attempt that is over.
 
-        One that this site has no room for is answered by a participant that only refuses, and is not `engaged`.
+        An offer beyond this site's limits makes an attempt that only refuses, and is not `engaged`.
         """
-        own = self.site_attempts.get(message.job)
-        if kind == "offer" and (own is None or own.epoch < message.epoch):
-            own = self._begin(message, own)
-        return own if own is not None and own.epoch == message.epoch else None
+        attempt = self.site_attempts.get(message.job)
+        if kind == "offer" and (attempt is None or attempt.epoch < message.epoch):
+            attempt = self._begin(message, attempt)
+        return attempt if attempt is not None and attempt.epoch == message.epoch else None
 
     def engaged(self, site_attempt: SiteAttempt) -> bool:
-        """Whether this site is in the job, so that there is more to come than a refusal."""
+        """True if this site takes part in the attempt, so that more than a refusal will follow."""
         return self.site_attempts.get(site_attempt.job) is site_attempt
 
-    def ended(self, over: pb.Ended) -> None:
-        """The coordinator says that a job is over, or that it will be offered again. It is kept as it may be shown."""
-        state = over.state if over.state in (*ENDS, "waits") else "failed"
-        over = pb.Ended(
-            job=over.job, epoch=over.epoch, state=state, reason=one_line(over.reason), rule=one_line(over.rule, 100)
+    def ended(self, message: pb.Ended) -> None:
+        """The coordinator says that a job is over, or that it will be offered again (state "waits").
+
+        Its words are shortened to one line, as they may be printed.
+        """
+        state = message.state if message.state in (*ENDS, "waits") else "failed"
+        message = pb.Ended(
+            job=message.job,
+            epoch=message.epoch,
+            state=state,
+            reason=one_line(message.reason),
+            rule=one_line(message.rule, 100),
         )
-        own = self.site_attempts.pop(over.job, None)
-        if own is not None:
-            self._close(own, over.state)
-        if over.state == "waits":
+        attempt = self.site_attempts.pop(message.job, None)
+        if attempt is not None:
+            self._close(attempt, message.state)
+        if message.state == "waits":
             return
-        self._site_files.checkpoints.remove(over.job)
-        known = self._job_index.find(over.job)
-        if own is not None or (known is not None and not known.over):
-            self._note_end(over, own)
+        self._site_files.checkpoints.remove(message.job)
+        known = self._job_index.find(message.job)
+        if attempt is not None or (known is not None and not known.over):
+            self._note_end(message, attempt)
 
     def states(self) -> list[str]:
-        """Of every job that this site is in."""
+        """The state of every job that this site is in."""
         return [self._noted[job].state for job in self.site_attempts if job in self._noted]
 
     def stopped(self) -> None:
         """The daemon ends."""
-        for own in self.site_attempts.values():
-            self._close(own, "stopped")
+        for attempt in self.site_attempts.values():
+            self._close(attempt, "stopped")
 
     def note(self, site_attempt: SiteAttempt) -> None:
-        """Write down where a job stands, when that has changed."""
+        """Write the state of a job if it has changed."""
         if not self.engaged(site_attempt):
             return
+        state = self._noted[site_attempt.job].state
         if site_attempt.refusal is not None:
             self._note_refusal(site_attempt, site_attempt.refusal)
-        elif site_attempt.rounds_answered and self._noted[site_attempt.job].state in ("offered", "asks"):
+        elif site_attempt.rounds_answered and state in ("offered", AWAITING_CONSENT):
             self._note(self._entry(site_attempt, "running"))
-        elif site_attempt.waits_for_consent and self._noted[site_attempt.job].state != "asks":
+        elif site_attempt.waits_for_consent and state != AWAITING_CONSENT:
             hint = f"ce-client preview {site_attempt.job}, then approve or decline it"
             log.warning("job waits for approval", extra=fields(job=site_attempt.job, hint=hint))
-            self._note(self._entry(site_attempt, "asks", "waits for ce-client approve or decline"))
+            self._note(self._entry(site_attempt, AWAITING_CONSENT, "waits for ce-client approve or decline"))
 
     def _begin(self, offer: pb.Offer, former: SiteAttempt | None) -> SiteAttempt:
         if former is not None:
             self._close(self.site_attempts.pop(offer.job), "begun again")
-        own = SiteAttempt(offer, self.coordinator, self._site_files, self._ledger)
+        attempt = SiteAttempt(offer, self.coordinator, self._site_files, self._ledger)
         try:
-            self._refuse_too_much(offer, former is not None)
+            self._check_limits(offer, former is not None)
         except CeError as error:
-            # Neither in memory nor on the disk: a coordinator may offer any number of jobs.
-            own.refusal = error
+            # Stored neither in memory nor on the disk: a coordinator may offer any number of jobs.
+            attempt.refusal = error
             log.error("job refused", extra=fields(reason=str(error)))
-            return own
-        self.site_attempts[offer.job] = own
+            return attempt
+        self.site_attempts[offer.job] = attempt
         log.info("job offered", extra=fields(job=offer.job, epoch=offer.epoch, sites=len(offer.roster)))
-        self._note(self._entry(own, "offered"))
-        return own
+        self._note(self._entry(attempt, "offered"))
+        return attempt
 
-    def _refuse_too_much(self, offer: pb.Offer, known: bool) -> None:
+    def _check_limits(self, offer: pb.Offer, known: bool) -> None:
+        """Raises Refused for an offer beyond the limits of client.toml. `known`: this site is in the job already."""
         limits = self._settings.limits
         if len(offer.roster) > limits.sites_per_job:
             raise Refused(
                 "limits.sites_per_job", f"this site takes part in jobs of up to {limits.sites_per_job:,} sites"
             )
         if len(offer.job) > LONGEST_NAME or any(len(site) > LONGEST_NAME for site in offer.roster):
-            raise MessageError("offer: a name is longer than any")
+            raise MessageError(f"offer: expected names of at most {LONGEST_NAME} characters, got a longer one")
         if known:
             return
         if len(self.site_attempts) >= limits.jobs_at_once:
@@ -144,30 +153,32 @@ class SiteJobs:
         except CeError as error:
             log.error("the end of a job is not in the ledger", extra=fields(job=site_attempt.job, reason=str(error)))
 
-    def _note_end(self, over: pb.Ended, own: SiteAttempt | None) -> None:
-        if own is None:
-            # It ended while this site was away.
-            self._note(Entry(over.job, over.state, over.epoch, reason=over.reason, rule=over.rule))
-        elif own.refusal is None:
-            self._note(self._entry(own, over.state, over.reason, over.rule))
+    def _note_end(self, message: pb.Ended, attempt: SiteAttempt | None) -> None:
+        if attempt is None:
+            # It ended while this site was not connected.
+            entry = JobEntry(message.job, message.state, message.epoch, reason=message.reason, rule=message.rule)
+            self._note(entry)
+        elif attempt.refusal is None:
+            self._note(self._entry(attempt, message.state, message.reason, message.rule))
         else:
-            # Why this site refused it knows better than it told anybody: that is what stays written down.
-            self._note_refusal(own, own.refusal)
-        self._noted.pop(over.job, None)
-        level = logging.INFO if over.state == "done" else logging.WARNING
-        named = {"job": over.job, "state": over.state}
-        if over.reason:
-            named["reason"] = over.reason
-        if own is not None and own.finished:
-            named["results"] = str(self._settings.results / over.job)
+            # This site's own reason says more than the sentence that it sent to the coordinator.
+            self._note_refusal(attempt, attempt.refusal)
+        self._noted.pop(message.job, None)
+        level = logging.INFO if message.state == "done" else logging.WARNING
+        named = {"job": message.job, "state": message.state}
+        if message.reason:
+            named["reason"] = message.reason
+        if attempt is not None and attempt.finished:
+            named["results"] = str(self._settings.results / message.job)
         log.log(level, "job over", extra=fields(**named))
 
     def _note_refusal(self, site_attempt: SiteAttempt, error: CeError) -> None:
-        if self._noted.get(site_attempt.job, Entry("", "", 0)).state != "refused":
+        noted = self._noted.get(site_attempt.job)
+        if noted is None or noted.state != "refused":
             log.error("job refused", exc_info=error, extra=fields(job=site_attempt.job))
         self._note(self._entry(site_attempt, "refused", str(error), getattr(error, "rule", "")))
 
-    def _entry(self, site_attempt: SiteAttempt, state: str, reason: str = "", rule: str = "") -> Entry:
+    def _entry(self, site_attempt: SiteAttempt, state: str, reason: str = "", rule: str = "") -> JobEntry:
         attempt = site_attempt.attempt
         model = privacy = ""
         try:
@@ -176,7 +187,7 @@ class SiteJobs:
         except ConfigError:
             pass
         rounds = site_attempt.rounds_answered if state != "running" else 0
-        return Entry(
+        return JobEntry(
             attempt.job,
             state,
             attempt.epoch,
@@ -189,7 +200,7 @@ class SiteJobs:
             rounds=rounds,
         )
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: JobEntry) -> None:
         if self._noted.get(entry.job) != entry:
             self._noted[entry.job] = entry
             self._job_index.write(entry)

@@ -1,69 +1,81 @@
-"""What a site's daemon counts. Nothing here names a job, an object, a column or a site: how many, and how long."""
+"""The metrics of a site's daemon: how many, and how long. No metric names a job, an object, a column or a site."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ce.rules import RULES
 from ce.service.metrics import NONE, OTHER, MetricsRegistry, known_rule
-from ce_client.attempt.attempt import SiteAttempt
-from ce_proto.v1 import site_pb2 as pb
+from ce_client.state.job_index import AWAITING_CONSENT
 
 PREFIX = "ce_client"
-#: Of jobs that this daemon is in, and how those that it was in have ended.
-STATES = ("offered", "asks", "running", "refused")
+#: States of jobs that this daemon is in.
+STATES = ("offered", AWAITING_CONSENT, "running", "refused")
+#: States in which jobs end.
 ENDS = ("done", "failed", "cancelled")
 
 
+@dataclass(frozen=True)
+class MessageOutcome:
+    """What came of one message to an attempt."""
+
+    seconds: float
+    rounds: int  # answered, 0 or 1
+    saved_checkpoints: int
+    failed_checkpoints: int
+    refused_by: str | None  # None: not refused by this message; "": because of an error and not by a rule
+
+
 class SiteMetrics:
-    """A site's instruments. May be used by several threads."""
+    """A site's instruments. Several threads may use them."""
 
     def __init__(self) -> None:
-        made = self.registry = MetricsRegistry(PREFIX)
-        self.connected = made.gauge("connected", "1: this site is connected to its coordinator; 0: it is not.")
-        self.connections = made.counter("connections", "Times that the coordinator has let this site in.")
-        self.reconnects = made.counter("reconnects", "Those after the first.")
-        self.jobs = made.gauge(
+        registry = self.registry = MetricsRegistry(PREFIX)
+        self.connected = registry.gauge("connected", "1: this site is connected to its coordinator; 0: it is not.")
+        self.connections = registry.counter("connections", "Times that the coordinator has accepted this site.")
+        self.reconnects = registry.counter("reconnects", "Those after the first.")
+        self.jobs = registry.gauge(
             "jobs",
-            "Jobs that this site is in, by their state here: offered, asks (waits for approval), running, refused "
-            "(until the coordinator says that it is over).",
+            f"Jobs that this site is in, by their state here: offered, {AWAITING_CONSENT} (ce-client approve or "
+            "decline), running, refused (until the coordinator ends it).",
             "state",
         )
-        self.jobs_ended = made.counter("jobs_ended", "Jobs that ended, by what the coordinator said.", "state")
-        self.attempts = made.counter("attempts", "Attempts at jobs (epochs) that were offered.")
-        self.rounds = made.counter("rounds", "Rounds that this site has answered; one that is repeated counts once.")
-        self.computing_seconds = made.counter("computing_seconds", "Seconds of work on messages of jobs.")
-        self.refusals = made.counter(
+        self.jobs_ended = registry.counter("jobs_ended", "Jobs that ended, by the coordinator's word for it.", "state")
+        self.attempts = registry.counter("attempts", "Attempts at jobs (epochs) that were offered.")
+        self.rounds = registry.counter(
+            "rounds", "Rounds that this site has answered; one that is repeated counts once."
+        )
+        self.computing_seconds = registry.counter("computing_seconds", "Seconds of work on messages of jobs.")
+        self.refusals = registry.counter(
             "refusals",
             "Attempts that this site has refused, by the rule; none: because of an error and not by a rule.",
             "rule",
         )
-        self.checkpoints = made.counter(
-            "checkpoints", "Checkpoints of jobs, by whether they were kept: kept, not_kept.", "state"
+        self.checkpoints = registry.counter(
+            "checkpoints", "Checkpoints of jobs, by whether they could be written: saved, failed.", "state"
         )
-        self.bytes = made.counter(
+        self.bytes = registry.counter(
             "bytes", "Bytes of messages to and from the coordinator, without what TLS and HTTP/2 add.", "direction"
         )
-        # Series that begin at nought: an alert on their growth must not miss the first.
-        self.kept, self.not_kept = (self.checkpoints.labels(state) for state in ("kept", "not_kept"))
+        # Series that begin at 0: an alert on their growth must not miss the first event.
+        self._saved, self._failed = (self.checkpoints.labels(state) for state in ("saved", "failed"))
         for state in ENDS:
             self.jobs_ended.labels(state)
         for rule in (*RULES, OTHER, NONE):
             self.refusals.labels(rule)
         self.received, self.sent = (self.bytes.labels(direction).inc for direction in ("in", "out"))
 
-    def show(self, states: Callable[[], list[str]]) -> None:
-        """From now on gauges show these jobs."""
+    def show_jobs(self, states: Callable[[], list[str]]) -> None:
+        """Set the gauge of jobs from these states before each scrape."""
 
-        def look() -> None:
+        def count() -> None:
             counted = Counter(states())
             for state in STATES:
                 self.jobs.labels(state).set(counted[state])
 
-        self.registry.before_each_scrape(look)
+        self.registry.before_each_scrape(count)
 
     def welcomed(self, before: bool) -> None:
         """The site is connected; `before`: not for the first time."""
@@ -73,22 +85,15 @@ class SiteMetrics:
             self.reconnects.inc()
 
     def ended(self, state: str) -> None:
-        """The coordinator says that a job is over, or, in another word than those, that it is not."""
+        """The coordinator says in which state a job ended; other words mean that it will be offered again."""
         if state in ENDS:
             self.jobs_ended.labels(state).inc()
 
-    def receive(self, site_attempt: SiteAttempt, kind: str, message: Any) -> Iterator[pb.SiteFrame]:
-        """Let a participant work on a message, and count what comes of it."""
-        begin = time.perf_counter()
-        rounds, kept, not_kept = site_attempt.rounds_answered, site_attempt.checkpoint_round, site_attempt.not_kept
-        refused = site_attempt.refusal is not None
-        frames = site_attempt.receive(kind, message)
-        self.computing_seconds.inc(time.perf_counter() - begin)
-        if kind != "offer":  # which brings back what was answered in earlier attempts
-            self.rounds.inc(site_attempt.rounds_answered - rounds)
-        if site_attempt.checkpoint_round > kept:
-            self.kept.inc()
-        self.not_kept.inc(site_attempt.not_kept - not_kept)
-        if site_attempt.refusal is not None and not refused:
-            self.refusals.labels(known_rule(getattr(site_attempt.refusal, "rule", ""))).inc()
-        return frames
+    def processed(self, outcome: MessageOutcome) -> None:
+        """A message of a job was processed."""
+        self.computing_seconds.inc(outcome.seconds)
+        self.rounds.inc(outcome.rounds)
+        self._saved.inc(outcome.saved_checkpoints)
+        self._failed.inc(outcome.failed_checkpoints)
+        if outcome.refused_by is not None:
+            self.refusals.labels(known_rule(outcome.refused_by)).inc()

@@ -1,1 +1,1 @@
-"""What a site writes down: jobs, attempts, consents, rosters, the ledger, results."""
+"""Files of a site's state directory: jobs, attempts, consents, rosters, previews and the ledger; and its results."""

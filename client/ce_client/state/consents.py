@@ -1,4 +1,4 @@
-"""What the people of this site said to a job: one small file per job, bound to the very job and roster they saw."""
+"""Decisions of a site's people about jobs: one file per job, valid for that job definition and roster only."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ RULE = "consent"
 
 
 class Consents:
-    """Those of one site, below its state directory."""
+    """The decisions of one site, below its state directory."""
 
     def __init__(self, state: Path) -> None:
         self._directory = state / DIRECTORY
 
     def decide(self, job: str, digest: bytes, roster: Iterable[str], decision: Decision) -> None:
-        """Write down what was said; it takes the place of what was said before."""
-        said = {"job": job, "job_digest": digest.hex(), "roster": sorted(roster), "decision": decision}
-        write_json(self._path(job), {**said, "at": time.time()})
+        """Write a decision; it replaces an earlier one."""
+        content = {"job": job, "job_digest": digest.hex(), "roster": sorted(roster), "decision": decision}
+        write_json(self._path(job), {**content, "at": time.time()})
 
     def decision(self, job: str, digest: bytes, roster: Iterable[str]) -> Decision | None:
-        """What was said to this job; None: nothing yet. Refused when it was said to another job of that name."""
-        said = read_json(self._path(job))
-        if said is None:
+        """The decision about this job; None: there is none yet.
+
+        Raises Refused if the decision was about another job definition or roster of the same name.
+        """
+        content = read_json(self._path(job))
+        if content is None:
             return None
         try:
-            decision, seen = said["decision"], (said["job"], said["job_digest"], said["roster"])
+            decision = content["decision"]
+            subject = (content["job"], content["job_digest"], content["roster"])
         except (TypeError, KeyError) as error:
             raise damaged(self._path(job)) from error
         if decision not in ("approved", "declined"):
             raise damaged(self._path(job))
-        if seen != (job, digest.hex(), sorted(roster)):
+        if subject != (job, digest.hex(), sorted(roster)):
             raise Refused(
                 RULE,
                 f"the job is not the one that was {decision} here: its definition or its sites have changed since; "
@@ -46,7 +50,7 @@ class Consents:
         return "approved" if decision == "approved" else "declined"
 
     def forget(self, job: str) -> bool:
-        """Whether there was anything to forget."""
+        """Remove the decision; False if there was none."""
         return remove(self._path(job))
 
     def _path(self, job: str) -> Path:

@@ -1,6 +1,6 @@
-"""Small JSON files in a site's state directory: there as a whole or not at all, and nobody else's to read.
+"""Small JSON files in a site's state directory. Each is replaced as a whole, and only the site's user can read it.
 
-The daemon and the commands of the same site write them; each sees what the other wrote last.
+The daemon and the commands of the same site write them; each reads what the other wrote last.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ce.service.atomic_files import atomic_write, make_directory
 
 
 def name_of(job: str) -> str:
-    """What a job's files are called here. Its own name is not a file's name: any text may be one."""
+    """The name of a job's files: a hash, because any text may be the name of a job."""
     return hashlib.sha256(job.encode()).hexdigest()[:32]
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write anew; ConfigError when that is not possible, and then what was there stays."""
+    """Replace the file. If that fails, raises ConfigError and leaves the old file."""
     try:
         with atomic_write(path) as file:
             file.write(json.dumps(content, allow_nan=False).encode())
@@ -33,7 +33,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What was written; None when there is nothing; ConfigError when it cannot be read or is damaged."""
+    """The content; None if there is no file; ConfigError if it cannot be read or is not JSON."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -45,11 +45,12 @@ def read_json(path: Path) -> Any:
 
 
 def damaged(path: Path) -> ConfigError:
+    """The error for a file whose content is not what a daemon or a command wrote."""
     return ConfigError(f"{path}: is damaged: restore it from a backup, or ask who changed it before you remove it")
 
 
 def remove(path: Path) -> bool:
-    """Whether there was anything to remove."""
+    """Remove the file; False if there was none."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -60,8 +61,8 @@ def remove(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def turn(directory: Path) -> Iterator[None]:
-    """Read, change and write a file of this directory with nobody else in between."""
+def exclusive(directory: Path) -> Iterator[None]:
+    """Lock the directory, so that no other process changes a file between this one's read and write."""
     try:
         make_directory(directory)
         handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)

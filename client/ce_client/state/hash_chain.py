@@ -1,7 +1,7 @@
-"""Lines of JSON, each chained to all before it: head = SHA-256(head before || the line without its hash).
+"""Lines of JSON, each chained to all lines before it: head = SHA-256(head before || the line without its hash).
 
-A line is canonical JSON (sorted keys, no spaces, ASCII) with its head, in hex, as the last key `hash`. So every byte of
-a file is covered, also those that mean nothing.
+A line is canonical JSON (sorted keys, no spaces, ASCII) with its head, in hex, as the last key `hash`. So the chain
+covers every byte of the file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ce.errors import InputError
 NO_LINES = bytes(32)
 
 _HASH = re.compile(rb',"hash":"([0-9a-f]{64})"\}\n')
-_HASH_BYTES = 76  # of what that matches
+_HASH_BYTES = 76  # the length of what that matches
 
 
-class Broken(Exception):
-    """A line that is not as it was written; says how."""
+class BrokenLine(Exception):
+    """A line that does not continue the chain; the message says why."""
 
 
 def canonical(line: Mapping[str, Any]) -> bytes:
@@ -33,44 +33,47 @@ def canonical(line: Mapping[str, Any]) -> bytes:
 
 
 def chained(before: bytes, body: bytes) -> bytes:
-    """The head after a line: `body` is the line without its hash."""
+    """The head after a line; `before` is the head before it, `body` the line without its hash."""
     return hashlib.sha256(before + body).digest()
 
 
-def joined(body: bytes, head: bytes) -> bytes:
-    """A line as it stands in the file."""
+def with_hash(body: bytes, head: bytes) -> bytes:
+    """A line as it is written to the file."""
     return body[:-1] + b',"hash":"' + head.hex().encode() + b'"}\n'
 
 
 def split(raw: bytes) -> tuple[bytes, str] | None:
-    """A line without its hash, and its hash; None when it does not end as a line does."""
+    """A line without its hash, and its hash; None if the line does not end with one."""
     found = _HASH.fullmatch(raw[-_HASH_BYTES:])
     return None if found is None else (raw[:-_HASH_BYTES] + b"}", found[1].decode())
 
 
-def checked(raw: bytes, before: bytes) -> tuple[bytes, dict[str, Any]]:
-    """The head after a line, and the line; Broken unless it continues the chain, byte for byte."""
+def check_line(raw: bytes, before: bytes) -> tuple[bytes, dict[str, Any]]:
+    """The head after a line, and the line. Raises BrokenLine unless it continues the chain, byte for byte."""
     if not raw.endswith(b"\n"):
-        raise Broken("is incomplete: the daemon was killed in it (then it is cut off at the next start), or it was cut")
+        raise BrokenLine(
+            "is incomplete: the daemon was killed while it wrote it (then it is cut off at the next start), or it was "
+            "cut"
+        )
     parts = split(raw)
     if parts is None:
-        raise Broken("does not end with a hash")
+        raise BrokenLine("does not end with a hash")
     body, written = parts
     head = chained(before, body)
     if head.hex() != written:
-        raise Broken("this line, or one before it, is not as it was written")
+        raise BrokenLine("this line, or one before it, is not as it was written")
     try:
         line = json.loads(body)
-        json_is_ours = isinstance(line, dict) and canonical(line) == body
+        is_canonical = isinstance(line, dict) and canonical(line) == body
     except (ValueError, RecursionError):
-        json_is_ours = False
-    if not json_is_ours or not isinstance(line.get("n"), int) or not isinstance(line.get("kind"), str):
-        raise Broken("is not a line of a ledger")
+        is_canonical = False
+    if not is_canonical or not isinstance(line.get("n"), int) or not isinstance(line.get("kind"), str):
+        raise BrokenLine("is not a line of a ledger")
     return head, line
 
 
 def raw_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file that may grow meanwhile; the last one lacks its end when it is not whole."""
+    """The lines of a file that may be growing; an incomplete last line has no line end."""
     try:
         with path.open("rb") as file:
             yield from _up_to(file, _settled_size(file))
@@ -79,7 +82,7 @@ def raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _settled_size(file: BinaryIO) -> int:
-    """A daemon may be writing: a line that is not complete is looked at once more."""
+    """The size at the end of a line, if a daemon that is writing completes one within 10 looks."""
     for _ in range(10):
         size = os.fstat(file.fileno()).st_size
         if size == 0 or os.pread(file.fileno(), 1, size - 1) == b"\n":

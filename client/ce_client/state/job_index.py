@@ -1,28 +1,38 @@
-"""Which jobs this site was in: one small file per job, so that `ce-client jobs` needs nobody's help."""
+"""The jobs of a site: one file per job, so that `ce-client jobs` needs neither daemon nor coordinator."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import json
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ce.errors import ConfigError, UnknownJob
+from ce.service.logs import fields
 from ce_client.state.files import name_of, remove, write_json
 
-#: States of a job of which nothing more will come.
+log = logging.getLogger("ce_client")
+
+#: The site has checked the job and waits for `ce-client approve` or `decline`.
+AWAITING_CONSENT = "awaiting_consent"
+#: States after which nothing more happens in a job.
 OVER = ("done", "failed", "cancelled", "refused")
+#: States as version 0.1.0 wrote them.
+_FORMER_STATES = {"asks": AWAITING_CONSENT}
 
 
 @dataclass(frozen=True)
-class Entry:
+class JobEntry:
     """A job as this site knows it."""
 
     job: str
-    state: str  # "offered", "running", "done", "failed", "cancelled", "refused"
+    state: str  # "offered", "awaiting_consent", "running", "done", "failed", "cancelled", "refused"
     epoch: int
     model: str = ""
     privacy: str = ""
@@ -39,30 +49,32 @@ class Entry:
 
 
 class JobIndex:
-    """The state directory of one site."""
+    """The entries of one site, in its state directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._reported: set[Path] = set()  # damaged files that the log has named
 
-    def write(self, entry: Entry) -> None:
-        """Best effort: a job does not fail because nobody could note it down."""
+    def write(self, entry: JobEntry) -> None:
+        """Write an entry. A failure is ignored: the job goes on without it."""
         with contextlib.suppress(ConfigError):
             write_json(self._path(entry.job), {**asdict(entry), "since_s": time.time()})
 
-    def entries(self) -> list[Entry]:
-        """All jobs, the newest change first."""
-        found = [entry for path in self._files() if (entry := _read(path)) is not None]
+    def entries(self) -> list[JobEntry]:
+        """All entries that can be read, the last changed first."""
+        found = [entry for path in self._files() if (entry := self._read(path)) is not None]
         return sorted(found, key=lambda entry: -entry.since_s)
 
-    def find(self, job: str) -> Entry | None:
-        """The job of this name, if it is known here."""
-        return _read(self._path(job))
+    def find(self, job: str) -> JobEntry | None:
+        """The entry of a job; None if there is none, or it is damaged."""
+        return self._read(self._path(job))
 
     def count(self) -> int:
-        """Jobs of which anything is noted."""
+        """The number of entries, damaged ones included."""
         return sum(1 for _ in self._files())
 
-    def entry(self, job: str) -> Entry:
+    def entry(self, job: str) -> JobEntry:
+        """The entry of a job. Raises UnknownJob if there is none."""
         known = {entry.job: entry for entry in self.entries()}
         if job not in known:
             close = difflib.get_close_matches(job, known, 1)
@@ -71,8 +83,22 @@ class JobIndex:
         return known[job]
 
     def forget(self, job: str) -> bool:
-        """Whether there was anything to forget."""
+        """Remove an entry; False if there was none."""
         return remove(self._path(job))
+
+    def _read(self, path: Path) -> JobEntry | None:
+        """The entry in a file. A file that cannot be read is named in the log, once, and skipped."""
+        try:
+            return _entry(json.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            if path not in self._reported:
+                self._reported.add(path)
+                problem = error.strerror if isinstance(error, OSError) else "is damaged"
+                hint = "restore it from a backup, or remove it"
+                log.warning("entry of a job skipped", extra=fields(file=str(path), problem=problem, hint=hint))
+            return None
 
     def _files(self) -> Iterator[Path]:
         return self._directory.glob(f"{'?' * len(name_of(''))}.json")
@@ -81,11 +107,13 @@ class JobIndex:
         return self._directory / f"{name_of(job)}.json"
 
 
-def _read(path: Path) -> Entry | None:
-    """None also for a file that is damaged, or another one."""
-    try:
-        keys = json.loads(path.read_bytes())
-        entry = Entry(**{**keys, "sites": tuple(keys["sites"])})
-        return entry if isinstance(entry.since_s, int | float) and isinstance(entry.job, str) else None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+def _entry(content: dict[str, Any]) -> JobEntry:
+    """An entry from a file of this version or of version 0.1.0; keys that this version does not know are ignored."""
+    known = {own.name for own in dataclasses.fields(JobEntry)}
+    entry = JobEntry(**{key: value for key, value in content.items() if key in known})
+    texts = (entry.job, entry.state, entry.model, entry.privacy, entry.coordinator, entry.reason, entry.rule)
+    numbers = (entry.epoch, entry.since_s, entry.rounds)
+    if not all(isinstance(text, str) for text in texts) or not all(isinstance(n, int | float) for n in numbers):
+        raise TypeError("a value of another type")
+    state = _FORMER_STATES.get(entry.state, entry.state)
+    return dataclasses.replace(entry, state=state, sites=tuple(map(str, content["sites"])))

@@ -1,13 +1,13 @@
 """The disclosure ledger: what has left this site, contribution by contribution, in one file that only grows.
 
-It proves which bytes were sent, when, in which job, under which mode and into totals with whom; not what they meant.
-Every line is chained to all lines before it, and the end of every attempt at a job is signed with the site's key: a
-line that is changed, removed, moved or put in later is found by `verify`, offline. docs/ledger.md has the format, and
-what can not be found.
+It proves which bytes were sent, when, in which job, under which mode and into totals with whom; not what they mean.
+Every line is chained to all lines before it, and the end of every attempt at a job is signed with the site's key.
+`verify` finds, offline, a line that was changed, removed, moved or inserted. docs/ledger.md describes the format and
+what cannot be found.
 
-A line is with the operating system before `record` returns, so that a daemon that is killed has sent nothing that is
-not here; it is on the disk when the attempt ends. There is never a label, an id, a category or a key in it: hashes of
-arrays, names of arrays, columns and sites, sizes.
+`record` returns after the operating system has the line, so that a daemon that is killed has sent nothing that is not
+in the ledger; the line is on the disk when the attempt ends. A line contains hashes of arrays, names of arrays, columns
+and sites, and sizes; never a label, an id, a category or a key.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from ce.errors import CeError, ConfigError, InputError, JobFailed
 from ce.identity.certificates import identity_of
 from ce.identity.certificates import verify as verify_signature
 from ce.protocol.messages.task import Array, array_hash
-from ce_client.state.hash_chain import NO_LINES, Broken, canonical, chained, checked, joined, raw_lines, split
+from ce_client.state.hash_chain import NO_LINES, BrokenLine, canonical, chained, check_line, raw_lines, split, with_hash
 
 FILE_NAME = "ledger.jsonl"
-#: What the site's key signs for: see `ce.identity.certificates.sign`.
+#: The purpose of the signatures: see `ce.identity.certificates.sign`.
 PURPOSE = "ce ledger 1"
 VERSION = 1
 PRIVATE = 0o600
 
 _ALWAYS = {"n", "kind", "time_s", "hash"}
-#: What lines of each kind have.
+#: The keys of each kind of line.
 _KEYS = {
     "ledger": _ALWAYS | {"version", "site"},
     "begin": _ALWAYS | {"job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon"},
@@ -46,14 +46,14 @@ _KEYS = {
     "end": _ALWAYS | {"job", "epoch", "state", "signature"},
     "torn": _ALWAYS | {"bytes"},
 }
-#: Of words, of bytes that are sealed, of reals. To ask `dtype.name` takes longer than to hash a small array.
+#: Types of words, of encrypted bytes and of reals. `dtype.name` takes longer than the hash of a small array.
 _TYPE_NAMES = {"i": "int64", "u": "uint8", "f": "float64"}
-#: Bytes that are read at once, from the end, to find the last two lines.
-_STRETCH = 1 << 16
+#: Bytes per read, from the end, when the last two lines are searched.
+_READ_BYTES = 1 << 16
 
 
 class Ledger:
-    """A site's ledger, open for writing. Only its daemon has it open; several jobs may write at once."""
+    """A site's ledger, open for writing. Only its daemon opens it; several jobs may write concurrently."""
 
     def __init__(self, path: Path, site: str) -> None:
         self._path = path
@@ -85,12 +85,12 @@ class Ledger:
 
     @property
     def head(self) -> bytes:
-        """The hash that stands for all lines so far."""
+        """The hash of the last line, which covers all lines so far."""
         return self._head
 
     @property
     def size(self) -> int:
-        """Bytes of all lines so far."""
+        """The size of the file in bytes."""
         return self._size
 
     def begin(
@@ -103,7 +103,7 @@ class Ledger:
         randomise: float = 0.0,
         epsilon: Mapping[str, float] | None = None,
     ) -> bytes:
-        """An attempt at a job begins. `epsilon`: of randomised response, by column. Returns the new head."""
+        """Record that an attempt at a job begins; `epsilon` of randomised response by column. Returns the new head."""
         return self._append(
             {
                 "kind": "begin",
@@ -127,10 +127,10 @@ class Ledger:
         contributors: Mapping[str, tuple[str, ...]],
         notes: Sequence[str] = (),
     ) -> bytes:
-        """One contribution, as it is about to be sent: call it before. Returns the new head.
+        """Record one contribution. Call it before the contribution is sent. Returns the new head.
 
-        `arrays` are the words that are sent, `mode` that of all or of each, `contributors` whose parts are in each
-        array's total.
+        `arrays` are the words that are sent, `mode` the mode of all arrays or of each, `contributors` the sites whose
+        parts are in each array's total.
         """
         described = {
             name: {
@@ -146,20 +146,21 @@ class Ledger:
         return self._append({**line, "notes": list(notes)})
 
     def allow_roster(self, job: str, roster: Iterable[str]) -> bytes:
-        """Label files that were contributed under another roster are, from here on, under this one too."""
+        """Record the first use of an allowance: label files go into totals of this roster beside those of another."""
         return self._append({"kind": "allow-roster", "job": job, "roster": sorted(roster)})
 
     def end(self, job: str, epoch: int, state: str, sign: Callable[[bytes], bytes]) -> bytes:
-        """An attempt is over; all lines so far are signed, and on the disk when this returns. Returns the new head.
+        """Record that an attempt is over, and sign the head. Returns the new head.
 
-        `sign` is `ce.identity.certificates.sign` with the site's key and PURPOSE.
+        When it returns, all lines are on the disk. `sign` is `ce.identity.certificates.sign` with the site's key and
+        PURPOSE.
         """
         return self._append({"kind": "end", "job": job, "epoch": epoch, "state": state}, sign)
 
     # Opening.
 
     def _continue(self, site: str) -> None:
-        """Find the head, and cut off a line that a daemon was killed in: nothing of it was sent."""
+        """Find the head, and cut off an incomplete last line: the daemon was killed before it sent that one."""
         size = os.fstat(self._descriptor).st_size
         torn, lines = self._last_lines(size)
         if torn:
@@ -177,24 +178,24 @@ class Ledger:
             raise ConfigError(f"{self._path}: {error}") from error
 
     def _last_lines(self, size: int) -> tuple[int, list[bytes]]:
-        """Bytes of a torn last line, and the last two whole ones; fewer only where there are not two."""
+        """The bytes of an incomplete last line, and the last two complete lines if the file has two."""
         begin, found = size, b""
         while begin > 0 and found.count(b"\n") < 3:
-            length = min(_STRETCH, begin)
+            length = min(_READ_BYTES, begin)
             begin -= length
             found = os.pread(self._descriptor, length, begin) + found
         *lines, torn = found.split(b"\n")
         return len(torn), [line + b"\n" for line in lines[-2:]]
 
     def _read_last(self, lines: list[bytes]) -> tuple[bytes, int]:
-        """Head and number of the last line, which must follow the one before it. The rest is for `verify`."""
+        """Head and number of the last line, which must continue the line before it. `verify` checks the others."""
         before = NO_LINES
         if len(lines) == 2:
             parts = split(lines[0])
             before = b"" if parts is None else bytes.fromhex(parts[1])
         try:
-            head, line = checked(lines[-1], before)
-        except Broken as error:
+            head, line = check_line(lines[-1], before)
+        except BrokenLine as error:
             raise ConfigError(
                 f"{self._path}: its last lines are not as the daemon wrote them: see ce-client ledger verify; to go "
                 "on, move the file away and keep it"
@@ -204,7 +205,7 @@ class Ledger:
     def _refuse_other(self, site: str) -> None:
         first = next(entries(self._path))
         if first.get("site") != site:
-            raise ConfigError(f"{self._path}: is not the ledger of site {site}: each site has a state of its own")
+            raise ConfigError(f"{self._path}: is not the ledger of site {site}: give each site its own state directory")
 
     # Writing.
 
@@ -218,29 +219,29 @@ class Ledger:
                 line["signature"] = sign(chained(self._head, canonical(line))).hex()
             body = canonical(line)
             head = chained(self._head, body)
-            self._write(joined(body, head))
+            self._write(with_hash(body, head))
             self._head, self._number = head, self._number + 1
             if sign is not None:
                 self._sync()
         return head
 
     def _refuse_changed(self) -> None:
-        """Whoever moves the file away or writes into it would break the chain, or hide what follows."""
+        """Raises JobFailed if the file was moved or changed: the chain would break, or later lines would be lost."""
         try:
-            there, own = self._path.stat(), os.fstat(self._descriptor)
-            moved = (there.st_ino, there.st_dev) != (own.st_ino, own.st_dev)
-            changed = own.st_size != self._size
+            at_path, opened = self._path.stat(), os.fstat(self._descriptor)
+            moved = (at_path.st_ino, at_path.st_dev) != (opened.st_ino, opened.st_dev)
+            changed = opened.st_size != self._size
         except OSError:
             moved = changed = True
         if moved or changed:
-            problem = "moved or removed" if moved else "changed by somebody else"
+            problem = "moved or removed" if moved else "changed by another program"
             raise JobFailed(
-                f"the ledger of this site was {problem} while its daemon runs, and nothing is sent without it: see "
-                "that it is right, then restart the daemon"
+                f"the ledger of this site was {problem} while its daemon runs, and nothing is sent without it: "
+                "put the right file in its place, then restart the daemon"
             )
 
     def _write(self, line: bytes) -> None:
-        """All of it or nothing."""
+        """Write the whole line, or nothing."""
         done = 0
         try:
             while done < len(line):
@@ -249,7 +250,7 @@ class Ledger:
             try:
                 os.ftruncate(self._descriptor, self._size)
             except OSError:
-                # Half a line is there, and so every further one is refused: its size is not what we know.
+                # An incomplete line stays. With this size every further line is refused.
                 self._size = -1
             raise JobFailed(
                 f"the ledger of this site cannot be written ({error.strerror}): nothing is sent without it; make room"
@@ -260,7 +261,9 @@ class Ledger:
         try:
             os.fsync(self._descriptor)
         except OSError as error:
-            raise JobFailed(f"the ledger of this site cannot be kept on its disk ({error.strerror})") from error
+            raise JobFailed(
+                f"the ledger of this site cannot be written to its disk ({error.strerror}): make room"
+            ) from error
 
 
 # Reading.
@@ -268,17 +271,17 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Verification:
-    """What an offline look at a ledger found."""
+    """The outcome of `verify`."""
 
-    lines: int = 0  # that are as they were written
+    lines: int = 0  # checked and found as they were written
     contributions: int = 0
     jobs: int = 0
     signed_ends: int = 0
-    unsigned: int = 0  # contributions since the last signed end: so far only the chain speaks for them
-    torn: int = 0  # times that a line was cut off because the daemon was killed in it
+    unsigned: int = 0  # contributions since the last signed end: only the chain protects them
+    torn: int = 0  # incomplete lines that were cut off after the daemon was killed
     head: str = ""  # hex
-    bad_line: int | None = None  # the first that is not as it was written; None: no single line is to blame
-    problem: str = ""  # empty: none was found
+    bad_line: int | None = None  # the first line with a problem; None: the problem is in no single line
+    problem: str = ""  # empty: no problem was found
 
     @property
     def ok(self) -> bool:
@@ -293,39 +296,39 @@ class Verification:
 
 
 def verify(path: Path, *certificates: x509.Certificate, head: bytes | None = None) -> Verification:
-    """Whether every line is as it was written, and every end signed by a key of one of these certificates.
+    """Check that every line is as it was written, and that every end is signed with the key of a certificate.
 
-    `head` is one that was kept elsewhere: then also whether it is that of a line here. Raises InputError when there is
-    no ledger to look at.
+    `head` is a head that was stored elsewhere: if it is given, one of the lines must have it. Raises InputError if
+    the file cannot be read.
     """
     found, before, jobs, wanted = Verification(), NO_LINES, set(), head
     for number, raw in enumerate(raw_lines(path), 1):
         try:
-            before, line = checked(raw, before)
+            before, line = check_line(raw, before)
             _check_place(line, number, certificates)
             if line["kind"] == "end":
                 _check_signature(line, certificates, bytes.fromhex(found.head))
-        except Broken as error:
+        except BrokenLine as error:
             return replace(found, bad_line=number, problem=str(error))
         if "job" in line:
             jobs.add(str(line["job"]))
         found = _counted(found, line, before, len(jobs))
         wanted = None if wanted == before else wanted
     if not found.lines:
-        return replace(found, problem="it is empty: even a new ledger has a first line")
+        return replace(found, problem="the file is empty: even a new ledger has a first line")
     if wanted is not None:
-        problem = "no line has this head: lines that were here when it was noted are gone, or are others now"
+        problem = "no line has this head: since it was noted, lines were removed or changed"
         return replace(found, problem=problem)
     return found
 
 
 def entries(path: Path) -> Iterator[dict[str, Any]]:
-    """Every line, as it stands there; nothing is verified. Nothing where there is no ledger yet."""
+    """Every line, not verified. None if there is no ledger yet."""
     if not path.exists():
         return
     for number, raw in enumerate(raw_lines(path), 1):
         if not raw.endswith(b"\n"):
-            return  # being written, or torn
+            return  # a line that is being written, or was torn
         try:
             line = json.loads(raw)
         except (ValueError, RecursionError):
@@ -337,16 +340,16 @@ def entries(path: Path) -> Iterator[dict[str, Any]]:
 
 def _check_place(line: dict[str, Any], number: int, certificates: Iterable[x509.Certificate]) -> None:
     if line["n"] != number:
-        raise Broken(f"says that it is line {line['n']}")
+        raise BrokenLine(f"its number is {line['n']}")
     if (line["kind"] == "ledger") != (number == 1):
-        raise Broken("a ledger begins with a line of the kind ledger, and has only one")
+        raise BrokenLine("a ledger begins with a line of the kind ledger, and has only one")
     if number == 1:
         if line.get("version") != VERSION:
-            raise Broken("is of a version of the ledger that this release does not know")
+            raise BrokenLine("is of a version of the ledger that this release does not know")
         for certificate in certificates:
             named = identity_of(certificate).name
             if line.get("site") != named:
-                raise Broken(f"is the ledger of another site than {named}")
+                raise BrokenLine(f"is the ledger of another site than {named}")
 
 
 def _check_signature(line: dict[str, Any], certificates: Sequence[x509.Certificate], before: bytes) -> None:
@@ -360,7 +363,9 @@ def _check_signature(line: dict[str, Any], certificates: Sequence[x509.Certifica
         except (CeError, ValueError):
             continue
         return
-    raise Broken("is not signed by this site's key: give the certificate that was valid then, if the key has changed")
+    raise BrokenLine(
+        "is not signed by this site's key: give the certificate that was valid then, if the key has changed"
+    )
 
 
 def _counted(found: Verification, line: dict[str, Any], head: bytes, jobs: int) -> Verification:

@@ -1,6 +1,6 @@
-"""What would leave this site in a job, array by array: written by the daemon, shown by `ce-client preview`.
+"""What would leave this site in a job, array by array: written by the daemon, printed by `ce-client preview`.
 
-Names, shapes and sizes only: never a label, an id, a category or a key.
+A preview contains names, shapes and sizes only: never a label, an id, a category or a key.
 """
 
 from __future__ import annotations
@@ -9,18 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ce.protocol.minimums import RuleCheck
 from ce_client.state.files import damaged, name_of, read_json, remove, write_json
 
 DIRECTORY = "previews"
-
-
-@dataclass(frozen=True)
-class RuleMet:
-    """A minimum of the policy, and what there is."""
-
-    rule: str  # a key of policy.toml
-    required: int
-    found: int
+#: How version 0.1.0 named the key `required`.
+_FORMER_REQUIRED = "asked"
 
 
 @dataclass(frozen=True)
@@ -28,18 +22,18 @@ class PreviewArray:
     """One array of this site's contributions."""
 
     name: str
-    step: str  # the step of a round that asks for it
+    step: str  # the step whose tasks ask for it
     shape: tuple[int, ...]
     mode: str  # "plain", "masked" or "blind"
-    contributors: tuple[str, ...]  # whose parts are in the total, this site among them
-    rules: tuple[RuleMet, ...] = ()
+    contributors: tuple[str, ...]  # the sites whose parts are in the total, this site among them
+    rules: tuple[RuleCheck, ...] = ()
 
 
 @dataclass(frozen=True)
 class Excluded:
-    """Objects or columns that take no part, because a minimum is not met."""
+    """Objects or columns that take no part because a minimum of the policy is not reached."""
 
-    what: str  # like "objects shared with north and south", or "column income"
+    what: str  # like "objects that several sites hold", or "column income"
     objects: int  # how many of this site's objects
     rule: str
     required: int
@@ -48,7 +42,7 @@ class Excluded:
 
 @dataclass(frozen=True)
 class Preview:
-    """A job before anything of it has left this site."""
+    """A job before anything that was computed from labels has left this site."""
 
     job: str
     job_digest: str  # hex
@@ -64,47 +58,61 @@ class Preview:
     epsilon: dict[str, float] = field(default_factory=dict)  # by column; empty without randomised response
     waits_for_consent: bool = False
 
+    def as_dict(self) -> dict[str, Any]:
+        """The preview as `ce-client preview --format json` prints it.
+
+        `asked`, the former name of `required`, stays for scripts that read it.
+        """
+        printed = asdict(self)
+        for check in (*printed["excluded"], *(rule for array in printed["arrays"] for rule in array["rules"])):
+            check[_FORMER_REQUIRED] = check["required"]
+        return printed
+
 
 class Previews:
-    """Those of one site, below its state directory."""
+    """The previews of one site, below its state directory."""
 
     def __init__(self, state: Path) -> None:
         self._directory = state / DIRECTORY
 
     def write(self, preview: Preview) -> None:
-        """Replaces an earlier one of the same job."""
+        """Write a preview; it replaces an earlier one of the same job."""
         write_json(self._path(preview.job), asdict(preview))
 
     def read(self, job: str) -> Preview | None:
-        """None: there is none (yet)."""
-        written = read_json(self._path(job))
-        if written is None:
+        """The preview of a job; None: there is none yet."""
+        content = read_json(self._path(job))
+        if content is None:
             return None
         try:
-            return _preview(written)
+            return _preview(content)
         except (TypeError, KeyError, AttributeError) as error:
             raise damaged(self._path(job)) from error
 
     def forget(self, job: str) -> bool:
-        """Whether there was anything to forget."""
+        """Remove the preview; False if there was none."""
         return remove(self._path(job))
 
     def _path(self, job: str) -> Path:
         return self._directory / f"{name_of(job)}.json"
 
 
-def _preview(written: dict[str, Any]) -> Preview:
-    """JSON knows lists only."""
+def _preview(content: dict[str, Any]) -> Preview:
+    """A preview from a file; JSON has lists where a preview has tuples."""
     arrays = tuple(
         PreviewArray(
             **{
                 **array,
                 "shape": tuple(array["shape"]),
                 "contributors": tuple(array["contributors"]),
-                "rules": tuple(RuleMet(**rule) for rule in array["rules"]),
+                "rules": tuple(RuleCheck(**_current_keys(rule)) for rule in array["rules"]),
             }
         )
-        for array in written["arrays"]
+        for array in content["arrays"]
     )
-    excluded = tuple(Excluded(**own) for own in written["excluded"])
-    return Preview(**{**written, "sites": tuple(written["sites"]), "arrays": arrays, "excluded": excluded})
+    excluded = tuple(Excluded(**_current_keys(entry)) for entry in content["excluded"])
+    return Preview(**{**content, "sites": tuple(content["sites"]), "arrays": arrays, "excluded": excluded})
+
+
+def _current_keys(written: dict[str, Any]) -> dict[str, Any]:
+    return {"required" if key == _FORMER_REQUIRED else key: value for key, value in written.items()}

@@ -1,4 +1,4 @@
-"""A job's results at the site: `results/JOB/consensus.csv` and `report.json`, there as a whole or not at all."""
+"""A job's results at the site: `results/JOB/consensus.csv` and `report.json`; both are written, or neither."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ class Results:
     """The result directory of one site."""
 
     def __init__(self, directory: Path, cell: Callable[[Any], Any] = as_it_is) -> None:
-        """`cell`: how ids and labels are written."""
+        """`cell` converts ids and labels before they are written."""
         self._directory = directory
         self._cell = cell
 
     def of(self, job: str) -> Path:
+        """The directory of a job's results."""
         return self._directory / job
 
     def check_writable(self) -> None:
-        """Raises ConfigError before a job is computed whose results would have nowhere to go."""
+        """Raises ConfigError if results could not be written: call it before the job is computed."""
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             probe = self._directory / f".{uuid4().hex}.part"
@@ -49,10 +50,10 @@ class Results:
             ) from error
 
     def refuse_other(self, job: Job, digest: bytes) -> None:
-        """A job whose name stands for another job's results here is refused, before it can overwrite them."""
+        """Raises Refused if there are results of another job of this name, which would be overwritten."""
         target = self.of(job.name)
         if target.is_symlink():
-            raise ConfigError(f"{target}: is a link, and nothing is written through it: remove it")
+            raise ConfigError(f"{target}: is a symbolic link, and results are not written through links: remove it")
         if os.path.lexists(target) and _digest_in(target / REPORT) != digest.hex():
             raise Refused(
                 "results of another job",
@@ -69,29 +70,29 @@ class Results:
         report: dict[str, Any],
         excluded: NDArray[np.bool_] | None = None,
     ) -> Path:
-        """Everything into a directory aside, which then takes its place; results of an earlier attempt are replaced."""
+        """Write both files to a temporary directory, then rename it; results of an earlier attempt are replaced."""
         target = self.of(job.name)
-        aside = self._directory / f".{uuid4().hex}.part"
+        partial = self._directory / f".{uuid4().hex}.part"
         try:
-            aside.mkdir(parents=True)
-            write_consensus(aside / CONSENSUS, ids, labels, memberships, classes, excluded, cell=self._cell)
-            (aside / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-            for path in (aside / CONSENSUS, aside / REPORT):
+            partial.mkdir(parents=True)
+            write_consensus(partial / CONSENSUS, ids, labels, memberships, classes, excluded, cell=self._cell)
+            (partial / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            for path in (partial / CONSENSUS, partial / REPORT):
                 _sync(path)
             if target.exists():
                 shutil.rmtree(target)
-            aside.replace(target)
+            partial.replace(target)
             _sync(self._directory)
         except (OSError, InputError) as error:
             raise JobFailed("this site cannot write its results: see its log, make room or set permissions") from error
         finally:
             with contextlib.suppress(OSError):
-                shutil.rmtree(aside)
+                shutil.rmtree(partial)
         return target
 
 
 def _digest_in(report: Path) -> str | None:
-    """Of the job that a report is of; None when it is none, or something else has its name."""
+    """The job digest in a report; None if the file is not a report."""
     try:
         handle = os.open(report, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:

@@ -1,11 +1,11 @@
-"""One roster per label file.
+"""The rule "one roster per label file".
 
-Totals of the same labels under two rosters differ by the parts of the sites in which the rosters differ: whoever sees
-both subtracts them, and has exact counts. So a site remembers under which roster it contributed a label file, and
-refuses another one, also in another job, until somebody here allows it (`ce-client allow-roster`).
+Totals of the same labels under two rosters differ by the parts of the sites in which the rosters differ. Who sees both
+totals can subtract them and gets exact counts. So a site stores under which roster it contributed a label file, and
+refuses another roster, also in another job, until it is allowed here (`ce-client allow-roster`).
 
-A label file is known by its path and by its content: renaming it, or putting new labels in its place, makes it no
-other file.
+A label file is identified by its path and by its content: after it is renamed, or after new labels are put in its
+place, it is still the same file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ce.errors import InputError, Refused
-from ce_client.state.files import damaged, read_json, turn, write_json
+from ce_client.state.files import damaged, exclusive, read_json, write_json
 
 FILE_NAME = "rosters.json"
 RULE = "one roster per label file"
@@ -27,7 +27,7 @@ Roster = tuple[str, ...]
 
 
 class RecordsAllowances(Protocol):
-    """What a ledger does with the use of an allowance."""
+    """A ledger, as far as it records that an allowance is used."""
 
     def allow_roster(self, job: str, roster: Roster) -> bytes: ...
 
@@ -39,20 +39,24 @@ class _Use:
     path: str
     digest: str  # SHA-256 of its content, hex
     roster: Roster
-    job: str  # the first of them
+    job: str  # the first job
     at: float
 
 
 @dataclass(frozen=True)
 class _Allowance:
+    """Label files of this site may be contributed under this roster, whatever rosters they were under before."""
+
     roster: Roster
     job: str  # for which it was given
     at: float
-    recorded: bool = False  # in the ledger, where it belongs once it is used
+    recorded: bool = False  # in the ledger; that is done when it is first used
 
 
 @dataclass(frozen=True)
-class _Memory:
+class _Content:
+    """The content of the file."""
+
     uses: tuple[_Use, ...] = ()
     allowed: tuple[_Allowance, ...] = ()
 
@@ -67,88 +71,88 @@ def content_digest(labels: Path) -> bytes:
 
 
 class Rosters:
-    """What one site remembers, in its state directory."""
+    """The rosters under which one site contributed its label files, in its state directory."""
 
     def __init__(self, state: Path) -> None:
         self._path = state / FILE_NAME
 
     def others(self, labels: Path, digest: bytes, roster: Iterable[str]) -> tuple[Roster, ...]:
-        """The rosters that stand against this one: those that this path, or this content, was contributed under."""
+        """The other rosters that this path, or this content, was contributed under; empty if `roster` was one too."""
         return _others(self._read(), labels, digest, _sorted(roster))
 
     def check(self, labels: Path, digest: bytes, roster: Iterable[str]) -> None:
         """Raises Refused unless these labels may be contributed under this roster."""
         self._refuse(self._read(), labels, digest, _sorted(roster))
 
-    def _refuse(self, memory: _Memory, labels: Path, digest: bytes, own: Roster) -> None:
-        others = _others(memory, labels, digest, own)
-        if others and own not in {allowance.roster for allowance in memory.allowed}:
+    def _refuse(self, content: _Content, labels: Path, digest: bytes, roster: Roster) -> None:
+        others = _others(content, labels, digest, roster)
+        if others and roster not in {allowance.roster for allowance in content.allowed}:
             raise Refused(
                 RULE,
                 f"this site contributed the same label file with {' and with '.join(map(_listed, others))}; totals "
-                f"with {_listed(own)} beside those would show what single sites added: take part in jobs of the same "
-                "sites only, or see ce-client allow-roster JOB",
+                f"with {_listed(roster)} beside those would show what single sites added: take part in jobs of the "
+                "same sites only, or see ce-client allow-roster JOB",
             )
 
     def remember(self, labels: Path, digest: bytes, roster: Iterable[str], job: str, ledger: RecordsAllowances) -> None:
-        """These labels are about to be contributed under this roster. Call it before anything is sent.
+        """Store that these labels are contributed under this roster. Call it before anything is sent.
 
-        An allowance that is used here for the first time is written to the ledger.
+        The first use of an allowance is recorded in the ledger.
         """
-        own = _sorted(roster)
-        with turn(self._path.parent):
-            memory = self._read()
-            allowed = list(memory.allowed)
-            # Again: another job may have begun since this one was offered.
-            self._refuse(memory, labels, digest, own)
-            if _others(memory, labels, digest, own):
+        roster = _sorted(roster)
+        with exclusive(self._path.parent):
+            content = self._read()
+            allowed = list(content.allowed)
+            # Once more: another job may have begun since this one was offered.
+            self._refuse(content, labels, digest, roster)
+            if _others(content, labels, digest, roster):
                 for at, allowance in enumerate(allowed):
-                    if allowance.roster == own and not allowance.recorded:
-                        ledger.allow_roster(allowance.job, own)
-                        allowed[at] = _Allowance(own, allowance.job, allowance.at, True)
+                    if allowance.roster == roster and not allowance.recorded:
+                        ledger.allow_roster(allowance.job, roster)
+                        allowed[at] = _Allowance(roster, allowance.job, allowance.at, True)
             path = str(labels.resolve())
-            known = any((use.path, use.digest, use.roster) == (path, digest.hex(), own) for use in memory.uses)
-            uses = memory.uses if known else (*memory.uses, _Use(path, digest.hex(), own, job, time.time()))
-            after = _Memory(uses, tuple(allowed))
-            if after != memory:
+            known = any((use.path, use.digest, use.roster) == (path, digest.hex(), roster) for use in content.uses)
+            uses = content.uses if known else (*content.uses, _Use(path, digest.hex(), roster, job, time.time()))
+            after = _Content(uses, tuple(allowed))
+            if after != content:
                 self._write(after)
 
     def allow(self, roster: Iterable[str], job: str) -> bool:
-        """Let label files of this site be contributed under this roster too. False: that was allowed already."""
-        own = _sorted(roster)
-        with turn(self._path.parent):
-            memory = self._read()
-            if own in {allowance.roster for allowance in memory.allowed}:
+        """Allow label files of this site under this roster too. False: that was allowed already."""
+        roster = _sorted(roster)
+        with exclusive(self._path.parent):
+            content = self._read()
+            if roster in {allowance.roster for allowance in content.allowed}:
                 return False
-            self._write(_Memory(memory.uses, (*memory.allowed, _Allowance(own, job, time.time()))))
+            self._write(_Content(content.uses, (*content.allowed, _Allowance(roster, job, time.time()))))
         return True
 
-    def _read(self) -> _Memory:
-        """A damaged file is an error: to begin anew would be to forget what must not be forgotten."""
+    def _read(self) -> _Content:
+        """The content. A damaged file is an error: an empty one in its place would allow every roster."""
         written: Any = read_json(self._path)
         if written is None:
-            return _Memory()
+            return _Content()
         try:
-            return _Memory(
+            return _Content(
                 tuple(_Use(**{**use, "roster": tuple(use["roster"])}) for use in written["uses"]),
-                tuple(_Allowance(**{**own, "roster": tuple(own["roster"])}) for own in written["allowed"]),
+                tuple(_Allowance(**{**entry, "roster": tuple(entry["roster"])}) for entry in written["allowed"]),
             )
         except (TypeError, KeyError) as error:
             raise damaged(self._path) from error
 
-    def _write(self, memory: _Memory) -> None:
+    def _write(self, content: _Content) -> None:
         write_json(
             self._path,
-            {"uses": [vars(use) for use in memory.uses], "allowed": [vars(own) for own in memory.allowed]},
+            {"uses": [vars(use) for use in content.uses], "allowed": [vars(entry) for entry in content.allowed]},
         )
 
 
-def _others(memory: _Memory, labels: Path, digest: bytes, own: Roster) -> tuple[Roster, ...]:
-    """Path and content each have rosters of their own: a file whose content came from elsewhere has those of both."""
+def _others(content: _Content, labels: Path, digest: bytes, roster: Roster) -> tuple[Roster, ...]:
+    """Path and content have separate lists of rosters: a file with the content of another one has those of both."""
     path = str(labels.resolve())
-    by_path = {use.roster for use in memory.uses if use.path == path}
-    by_content = {use.roster for use in memory.uses if use.digest == digest.hex()}
-    return tuple(sorted({roster for known in (by_path, by_content) if own not in known for roster in known}))
+    by_path = {use.roster for use in content.uses if use.path == path}
+    by_content = {use.roster for use in content.uses if use.digest == digest.hex()}
+    return tuple(sorted({other for known in (by_path, by_content) if roster not in known for other in known}))
 
 
 def _sorted(roster: Iterable[str]) -> Roster:

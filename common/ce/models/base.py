@@ -113,13 +113,6 @@ class Estimator:
         raise InputError("random_state is None, an integer, or a numpy random generator")
 
 
-def hard_labels(memberships: Reals, unlabelled: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """The most likely cluster of each object, ties to the lowest; -1 for objects without a label."""
-    labels: NDArray[np.intp] = memberships.argmax(axis=1)
-    labels[unlabelled] = -1
-    return labels
-
-
 def positive(name: str, value: Any, *, smallest: int = 1) -> int:
     """A whole number of at least `smallest`, or an error that names the parameter."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < smallest:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.consensus_file import class_labels
 from ce.errors import InputError, LabelError
 from ce.labels import Column, LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
@@ -222,13 +223,6 @@ def _same_objects(votes: LabelTable, table: LabelTable) -> LabelTable:
     if votes.n_objects != table.n_objects or (votes.ids[place] != table.ids).any():
         raise LabelError("clusterings and classifications name different objects")
     return votes.select(place)
-
-
-def class_labels(proba: Reals, classes: Categories, unlabelled: NDArray[np.bool_]) -> NDArray[Any]:
-    """The most likely class of each object, ties to the lowest; -1 or "" where nothing is known."""
-    labels: NDArray[Any] = np.array(classes)[proba.argmax(axis=1)]
-    labels[unlabelled] = "" if labels.dtype.kind == "U" else -1
-    return labels
 
 
 def _given(start: Mapping[str, Any], shape: tuple[int, int]) -> dict[str, Reals]:

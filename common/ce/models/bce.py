@@ -8,9 +8,10 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.consensus_file import hard_labels
 from ce.errors import InputError
 from ce.labels import LabelTable
-from ce.models.base import HERE, Estimator, hard_labels, not_negative, one_of, positive
+from ce.models.base import HERE, Estimator, not_negative, one_of, positive
 from ce.models.prediction import infer
 from ce.models.start_tables import base_start, seeds_start
 from ce.protocol.engine.aggregator import Progress

@@ -8,8 +8,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.consensus_file import hard_labels
 from ce.labels import LabelTable
-from ce.models.base import HERE, Estimator, hard_labels, not_negative, positive
+from ce.models.base import HERE, Estimator, not_negative, positive
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.ring import Reals

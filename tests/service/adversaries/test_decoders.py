@@ -37,7 +37,7 @@ from ce_client.config import ClientSettings
 from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
 from ce_client.state.consents import Consents
 from ce_client.state.files import name_of
-from ce_client.state.job_index import Entry, JobIndex
+from ce_client.state.job_index import JobEntry, JobIndex
 from ce_client.state.ledger import Ledger, entries, verify
 from ce_client.state.previews import Preview, Previews
 from ce_client.state.rosters import Rosters
@@ -144,7 +144,7 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     seat.ledger.begin("job", 1, KEY, ["north"], "plain")
     seat.ledger.record("job", 1, 1, {"a": np.arange(3)}, "plain", {"a": ("north",)})
     state = own.state
-    JobIndex(state).write(Entry("job", "offered", 1, sites=("a",)))
+    JobIndex(state).write(JobEntry("job", "offered", 1, sites=("a",)))
     AttemptHistory(state)._write("job", AttemptRecord(""))
     Consents(state).decide("job", b"", ["a"], "approved")
     Previews(state).write(Preview("job", "", "hub", 1, "bce", "plain", ("a",), 1))

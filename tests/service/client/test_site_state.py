@@ -36,13 +36,14 @@ from ce.identity.certificates import sign
 from ce.identity.keys import make_key, read_key, replace_key
 from ce.identity.names import Identity
 from ce.policy import Policy
+from ce.protocol.minimums import RuleCheck
 from ce_client.daemon.single_instance import is_running, running_daemon, sole_daemon, wake_daemon
 from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
 from ce_client.state.consents import Consents
-from ce_client.state.files import name_of, turn
-from ce_client.state.job_index import Entry, JobIndex
+from ce_client.state.files import exclusive, name_of
+from ce_client.state.job_index import JobEntry, JobIndex
 from ce_client.state.ledger import PURPOSE, Ledger
-from ce_client.state.previews import Excluded, Preview, PreviewArray, Previews, RuleMet
+from ce_client.state.previews import Excluded, Preview, PreviewArray, Previews
 from ce_client.state.rosters import Rosters, content_digest
 
 SITES, FEWER = ("east", "north", "south"), ("north", "south")
@@ -59,7 +60,7 @@ PREVIEW = Preview(
     rounds_up_to=312,
     arrays=(
         PreviewArray(
-            "block/0/sums", "sums", (5, 3, 1200), "masked", SITES, (RuleMet("min_sites", 3, 3), RuleMet("x", 4, 9))
+            "block/0/sums", "sums", (5, 3, 1200), "masked", SITES, (RuleCheck("min_sites", 3, 3), RuleCheck("x", 4, 9))
         ),
         PreviewArray("global/bound", "sums", (5,), "masked", ("north",)),
     ),
@@ -143,9 +144,10 @@ def test_a_consent_holds_for_the_very_job_and_roster(tmp_path: Path) -> None:
 
 def test_preview_shows_every_array_that_would_leave(run: Run, north: Path) -> None:
     Previews(north / "state").write(PREVIEW)
-    assert run("ce-client", "preview", "demo", "--config", north, "--format", "json").json == json.loads(
-        json.dumps(asdict(PREVIEW))
-    )
+    printed = run("ce-client", "preview", "demo", "--config", north, "--format", "json").json
+    for check in (*printed["excluded"], *(rule for array in printed["arrays"] for rule in array["rules"])):
+        assert check.pop("asked") == check["required"], "the former name of the key"
+    assert printed == json.loads(json.dumps(asdict(PREVIEW)))
     shown = run("ce-client", "preview", "demo", "--config", north)
     assert (shown.code, shown.err) == (0, "")
     assert re.search(r"block/0/sums +sums +5 x 3 x 1,200 +masked +east, south +min_sites: 3, asked 3; x: 9", shown.out)
@@ -158,7 +160,7 @@ def test_preview_shows_every_array_that_would_leave(run: Run, north: Path) -> No
 
 @pytest.mark.parametrize("command", ["preview", "approve", "decline", "allow-roster", "forget"])
 def test_a_job_that_this_site_was_not_in_is_unknown(run: Run, north: Path, command: str) -> None:
-    JobIndex(north / "state").write(Entry("demo", "offered", 1))
+    JobIndex(north / "state").write(JobEntry("demo", "offered", 1))
     unknown = run("ce-client", command, "demmo", "--config", north, "--format", "json")
     assert unknown.code == 3
     assert unknown.sentence.startswith("this site was in no job named 'demmo'; did you mean demo?")
@@ -166,7 +168,7 @@ def test_a_job_that_this_site_was_not_in_is_unknown(run: Run, north: Path, comma
 
 @pytest.mark.parametrize("command", ["preview", "approve", "decline"])
 def test_a_job_without_a_preview_cannot_be_decided(run: Run, north: Path, command: str) -> None:
-    JobIndex(north / "state").write(Entry("demo", "offered", 1))
+    JobIndex(north / "state").write(JobEntry("demo", "offered", 1))
     early = run("ce-client", command, "demo", "--config", north)
     assert early.code == 3
     assert early.sentence.startswith("there is no preview of job 'demo': not all sites have enrolled yet")
@@ -174,7 +176,7 @@ def test_a_job_without_a_preview_cannot_be_decided(run: Run, north: Path, comman
 
 @pytest.mark.parametrize(("command", "decision"), [("approve", "approved"), ("decline", "declined")])
 def test_a_decision_is_bound_to_what_was_seen(run: Run, north: Path, command: str, decision: str) -> None:
-    JobIndex(north / "state").write(Entry("demo", "offered", 1, sites=SITES))
+    JobIndex(north / "state").write(JobEntry("demo", "offered", 1, sites=SITES))
     Previews(north / "state").write(PREVIEW)
     said = run("ce-client", command, "demo", "--config", north)
     assert said.out.startswith(f"{decision} demo, with east, north, south\nno daemon is running here")
@@ -183,7 +185,7 @@ def test_a_decision_is_bound_to_what_was_seen(run: Run, north: Path, command: st
         Consents(north / "state").decision("demo", DIGEST, FEWER)
     as_json = run("ce-client", command, "demo", "--config", north, "--format", "json").json
     assert (as_json["decision"], as_json["roster"], as_json["daemon_told"]) == (decision, list(SITES), False)
-    JobIndex(north / "state").write(Entry("demo", "failed", 1, sites=SITES))
+    JobIndex(north / "state").write(JobEntry("demo", "failed", 1, sites=SITES))
     late = run("ce-client", command, "demo", "--config", north)
     assert (late.code, late.sentence) == (3, "job 'demo' is over (failed): there is nothing left to decide")
 
@@ -192,7 +194,7 @@ def test_a_decision_is_bound_to_what_was_seen(run: Run, north: Path, command: st
 
 
 def test_the_daemon_is_woken_and_lives_on(run: Run, north: Path) -> None:
-    JobIndex(north / "state").write(Entry("demo", "offered", 1, sites=SITES))
+    JobIndex(north / "state").write(JobEntry("demo", "offered", 1, sites=SITES))
     Previews(north / "state").write(PREVIEW)
     assert running_daemon(north / "state") is None
     with daemon(north) as process:
@@ -307,7 +309,7 @@ def test_the_daemon_and_a_command_do_not_lose_each_others_changes(tmp_path: Path
         for at in range(10):
             Rosters(tmp_path).remember(labels, bytes([at]) * 32, SITES, "job", Notes())
 
-    with turn(tmp_path):
+    with exclusive(tmp_path):
         worker = threading.Thread(target=remember)
         worker.start()
     for at in range(10):
@@ -450,7 +452,7 @@ class Terminal(StringIO):
 
 def test_allow_roster_warns_and_asks(run: Run, north: Path, tmp_path: Path) -> None:
     labels, rosters = tmp_path / "labels.csv", Rosters(north / "state")
-    JobIndex(north / "state").write(Entry("demo", "refused", 1, sites=FEWER, rule="one roster per label file"))
+    JobIndex(north / "state").write(JobEntry("demo", "refused", 1, sites=FEWER, rule="one roster per label file"))
     needless = run("ce-client", "allow-roster", "demo", "--config", north)
     assert (needless.code, needless.out) == (
         0,
@@ -470,7 +472,7 @@ def test_allow_roster_warns_and_asks(run: Run, north: Path, tmp_path: Path) -> N
     with patch.object(sys, "stdin", Terminal("y\n")):
         assert "allowed: totals with north, south" in run("ce-client", "allow-roster", "demo", "--config", north).out
     rosters.check(labels, content_digest(labels), FEWER)
-    JobIndex(north / "state").write(Entry("wider", "refused", 1, sites=(*SITES, "west")))
+    JobIndex(north / "state").write(JobEntry("wider", "refused", 1, sites=(*SITES, "west")))
     given = run("ce-client", "allow-roster", "wider", "--yes", "--config", north, "--format", "json")
     assert (given.code, given.json["allowed"], given.json["others"]) == (0, True, [list(SITES)])
     assert not (north / "state" / "ledger.jsonl").exists(), "only the daemon writes there"
@@ -613,7 +615,7 @@ def test_forget_removes_what_is_kept_of_a_job_and_never_the_ledger(run: Run, nor
     ledger, labels = write_ledger(north), tmp_path / "labels.csv"
 
     def keep(job: str) -> None:
-        JobIndex(state).write(Entry(job, "running", 1, sites=SITES))
+        JobIndex(state).write(JobEntry(job, "running", 1, sites=SITES))
         Previews(state).write(PREVIEW)
         Consents(state).decide(job, DIGEST, SITES, "approved")
         AttemptHistory(state).begin(job, DIGEST, LABELS, Policy())
@@ -643,7 +645,7 @@ def test_forget_removes_what_is_kept_of_a_job_and_never_the_ledger(run: Run, nor
 def test_a_job_with_the_name_of_a_path_forgets_nothing_elsewhere(run: Run, north: Path) -> None:
     (north / "results").mkdir()
     for name in ("../state", "..", ".", str(north / "results")):
-        JobIndex(north / "state").write(Entry(name, "refused", 1))
+        JobIndex(north / "state").write(JobEntry(name, "refused", 1))
         forgotten = run("ce-client", "forget", name, "--results", "--config", north, "--format", "json")
         assert (forgotten.json["removed"], forgotten.json["kept"]) == (["journal"], ["ledger"])
     assert (north / "site.key").exists()

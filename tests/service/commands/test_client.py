@@ -35,8 +35,8 @@ from ce.policy import Policy
 from ce.service.settings import reference
 from ce_client.cli.main import cli
 from ce_client.config import ENV_PREFIX, ClientSettings, Labels, Log
-from ce_client.daemon.daemon import Stream
-from ce_client.state.job_index import Entry, JobIndex
+from ce_client.daemon.connection import Connection
+from ce_client.state.job_index import JobEntry, JobIndex
 from ce_proto.v1 import site_pb2
 
 COMMANDS = (
@@ -360,7 +360,7 @@ def test_a_site_that_refused_knows_why_and_others_only_that_it_did(
 def test_no_jobs_yet_and_a_job_that_it_was_not_in(run: Run, north: Path) -> None:
     assert run("ce-client", "jobs", "--config", north, "--format", "json").json == []
     assert run("ce-client", "jobs", "--config", north).out.startswith("no jobs yet")
-    JobIndex(north / "state").write(Entry("demo", "done", 1))
+    JobIndex(north / "state").write(JobEntry("demo", "done", 1))
     (north / "state" / "damaged.json").write_text("{")
     (north / "state" / "other.json").write_text("{}")
     unknown = run("ce-client", "show", "demmo", "--config", north, "--format", "json")
@@ -410,9 +410,9 @@ class SlowCall:
 def test_a_job_that_ends_while_its_answer_is_on_its_way_does_not_end_the_stream() -> None:
     async def play() -> SlowCall:
         call = SlowCall()
-        stream = Stream(call)
+        stream = Connection(call, "hub:1")
         frames = [site_pb2.SiteFrame(goodbye=site_pb2.Goodbye(reason=word)) for word in ("first", "second", "third")]
-        job = asyncio.create_task(stream.send_whole(frames[:2]))
+        job = asyncio.create_task(stream.send_uncancelled(frames[:2]))
         await call.began.wait()
         job.cancel()
         with pytest.raises(asyncio.CancelledError):

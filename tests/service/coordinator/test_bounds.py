@@ -25,7 +25,7 @@ from ce.service.checkpoints import CheckpointFailed, CheckpointFiles, Checkpoint
 from ce.transport.frames import MOST_HELD, PROTOCOL
 from ce_client import config as client
 from ce_client.config import ClientSettings
-from ce_client.state.job_index import Entry, JobIndex
+from ce_client.state.job_index import JobEntry, JobIndex
 from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
 from ce_coordinator.core.instructions import Close, SaveSite, Send
 from ce_coordinator.core.limits import Limits
@@ -296,7 +296,7 @@ def test_what_a_site_lists_in_hello_has_an_end(sites: dict[str, ClientSettings],
     monkeypatch.setattr("ce_client.daemon.jobs.MOST_HELD", 5)
     seat = seat_of(sites["north"])
     for number in range(6):
-        seat.site_jobs._job_index.write(Entry(f"{number}", "offered", 1))
+        seat.site_jobs._job_index.write(JobEntry(f"{number}", "offered", 1))
     assert len(seat.site_jobs.held()) == 5
 
 

@@ -80,7 +80,7 @@ def test_a_job_is_counted_at_both_ends(deployment: Deployment) -> None:
         assert own["ce_client_connected"] == 1
         assert own["ce_client_attempts_total"] == 1
         assert own["ce_client_jobs_ended_total{state=done}"] == 1
-        assert own["ce_client_checkpoints_total{state=kept}"] == hub["ce_coordinator_checkpoints_total{state=kept}"]
+        assert own["ce_client_checkpoints_total{state=saved}"] == hub["ce_coordinator_checkpoints_total{state=kept}"]
         assert 0 < own["ce_client_computing_seconds_total"] < status.changed_s - status.submitted_s
         assert own["ce_client_process_resident_memory_bytes"] > 1e6
         received += own["ce_client_bytes_total{direction=in}"]

@@ -20,7 +20,7 @@ from ce.errors import ConfigError
 from ce.identity.names import check_name
 from ce_client.config import ClientSettings
 from ce_client.state.files import name_of
-from ce_client.state.job_index import Entry, JobIndex
+from ce_client.state.job_index import JobEntry, JobIndex
 from ce_client.state.results import CONSENSUS, REPORT, Results
 from ce_proto.v1 import site_pb2 as pb
 
@@ -87,7 +87,7 @@ def test_a_link_in_place_of_results_is_refused_before_anything_is_computed(
     record = run(table, job())
     assert (record.state, record.exit_code) == ("failed", 4)
     refused = JobIndex(sites["north"].state).entry("job").reason
-    assert refused == f"{results / 'job'}: is a link, and nothing is written through it: remove it"
+    assert refused == f"{results / 'job'}: is a symbolic link, and results are not written through links: remove it"
     assert untouched(precious)
     (results / "job").unlink()
     assert run(table, job("another")).state == "done"
@@ -152,7 +152,7 @@ def test_the_journal_is_not_written_through_a_link_and_is_its_owners_alone(
     state.mkdir()
     for name in (f"{name_of('job')}.json", f"{name_of('job')}.part"):
         (state / name).symlink_to(precious / "keys")
-    JobIndex(state).write(Entry("job", "offered", 1))
+    JobIndex(state).write(JobEntry("job", "offered", 1))
     assert untouched(precious)
     assert JobIndex(state).entry("job").state == "offered"
     assert (state / f"{name_of('job')}.json").stat().st_mode & 0o777 == 0o600

@@ -29,7 +29,7 @@ from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey, make_key
 from ce.identity.names import Identity
 from ce.protocol.messages.task import array_hash
-from ce_client.state.hash_chain import canonical, chained, joined, split
+from ce_client.state.hash_chain import canonical, chained, split, with_hash
 from ce_client.state.ledger import PURPOSE, Ledger, entries, verify
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -235,7 +235,7 @@ def rechained(lines: list[bytes], change: int) -> bytes:
         if at == change:
             body = canonical({**json.loads(body), "time_s": 1.0})
         head = chained(head, body)
-        out.append(joined(body, head))
+        out.append(with_hash(body, head))
     return b"".join(out)
 
 
@@ -271,7 +271,7 @@ def test_what_is_cut_off_at_the_end_is_told_by_a_head_or_left_unsigned(
         found = verify(path, north.certificate, head=head)
         assert (found.ok, found.bad_line) == (False, None)
         assert found.sentence.startswith("no line has this head")
-    assert verify(changed(b"", tmp_path), north.certificate).sentence.startswith("it is empty")
+    assert verify(changed(b"", tmp_path), north.certificate).sentence.startswith("the file is empty")
     with pytest.raises(InputError, match="cannot be read"):
         verify(tmp_path / "nowhere", north.certificate)
 
@@ -351,7 +351,7 @@ def test_nothing_is_recorded_into_a_file_that_was_moved_or_changed(tmp_path: Pat
         contribute(ledger, "demo", range(1, 2))
         with Ledger(path, "north") as second:
             contribute(second, "demo", range(2, 3))
-        with pytest.raises(JobFailed, match="was changed by somebody else"):
+        with pytest.raises(JobFailed, match="was changed by another program"):
             contribute(ledger, "demo", range(3, 4))
     with pytest.raises(JobFailed, match="is closed"):
         contribute(ledger, "demo", range(4, 5))

@@ -1,0 +1,109 @@
+"""What a site writes about one attempt: the history of its job, the roster of its labels, the ledger.
+
+Everything is written before the frame that it is about can be sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ce.errors import CeError, Refused
+from ce.identity.certificates import sign
+from ce.labels import LabelTable
+from ce.labels.randomised import epsilons
+from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
+from ce.protocol.messages.task import Array
+from ce.protocol.topology.enrolment import Enrolment
+from ce_client.attempt.setup import OfferedJob
+from ce_client.daemon.site_files import SiteFiles
+from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.ledger import PURPOSE, Ledger
+from ce_client.state.rosters import Rosters
+
+
+class AttemptRecorder:
+    """The records of one attempt."""
+
+    def __init__(self, offered: OfferedJob, site_files: SiteFiles, ledger: Ledger) -> None:
+        """Raises Refused if labels or policy have changed since an earlier attempt at this job."""
+        attempt = offered.attempt
+        self._offered = offered
+        self._site_files = site_files
+        self._ledger = ledger
+        self._history = AttemptHistory(site_files.settings.state)
+        self._record = self._history.begin(attempt.job, attempt.job_digest, offered.labels_digest, offered.policy)
+        self._in_ledger = False  # the ledger has this attempt's beginning, and lacks its end
+        self.rounds_answered = self._record.rounds  # over all attempts
+
+    def alignment(self, revision: int, *parts: bytes) -> None:
+        """Raises Refused if an alignment of this revision was another one in an earlier attempt."""
+        # With other sites absent there are other alignments.
+        name = f"{revision}" + "".join(f" without {site}" for site in self._offered.absent)
+        self._record = self._history.align(self._offered.attempt.job, self._record, name, *parts)
+
+    def enrolment(self, enrolment: Enrolment, labels: LabelTable) -> None:
+        """An enrolment is about to be sent; the first one begins the attempt in the ledger."""
+        attempt = self._offered.attempt
+        if not self._in_ledger:
+            self._begin_in_ledger(labels)
+        tokens = enrolment.objects.view(np.uint8).reshape(-1, TOKEN_SIZE)
+        columns = [f"column {claim.name}: {len(claim.categories)} categories" for claim in enrolment.columns]
+        contributors = {"pseudonyms": attempt.roster}
+        self._ledger.record(attempt.job, attempt.epoch, 0, {"pseudonyms": tokens}, "pseudonyms", contributors, columns)
+
+    def use_of_labels(self) -> None:
+        """The labels are about to be contributed under this roster. Raises Refused if another job forbids that."""
+        attempt, settings = self._offered.attempt, self._site_files.settings
+        rosters = Rosters(settings.state)
+        rosters.remember(settings.labels.file, self._offered.labels_digest, attempt.roster, attempt.job, self._ledger)
+
+    def next_round(self) -> None:
+        """Count a round. Raises Refused if the policy allows no further one."""
+        self.rounds_answered += 1
+        self._offered.policy.check_rounds(self.rounds_answered)
+
+    def contribution(
+        self,
+        round: int,
+        arrays: Mapping[str, Array],
+        modes: Mapping[str, str],
+        contributors: Mapping[str, tuple[str, ...]],
+    ) -> bytes:
+        """The arrays of an answer are about to be sent. Returns the head of the ledger."""
+        attempt = self._offered.attempt
+        return self._ledger.record(attempt.job, attempt.epoch, round, arrays, modes, contributors)
+
+    def save_rounds(self) -> None:
+        """Write the number of rounds, so that they count even if this process is killed."""
+        self._record = self._history.end(self._offered.attempt.job, self._record, self.rounds_answered)
+
+    def end(self, state: str, refusal: CeError | None) -> None:
+        """The attempt is over: write its rounds and its refusal, and sign the ledger."""
+        attempt, key = self._offered.attempt, self._site_files.key
+        refused = "" if refusal is None else type(refusal).__name__
+        self._record = self._history.end(attempt.job, self._record, self.rounds_answered, refused)
+        if self._in_ledger:
+            self._in_ledger = False
+            self._ledger.end(attempt.job, attempt.epoch, state, lambda head: sign(key, head, purpose=PURPOSE))
+
+    def _begin_in_ledger(self, labels: LabelTable) -> None:
+        most = self._site_files.settings.limits.ledger_bytes
+        if self._ledger.size >= most:
+            raise Refused(
+                "limits.ledger_bytes",
+                f"the ledger of this site has {self._ledger.size:,} bytes, and may have {most:,}: its people have to "
+                "stop the daemon, move the ledger away, keep it, and start again",
+            )
+        attempt, randomise = self._offered.attempt, self._offered.policy.randomise
+        self._ledger.begin(
+            attempt.job,
+            attempt.epoch,
+            attempt.job_digest,
+            attempt.roster,
+            self._offered.job.privacy,
+            randomise,
+            epsilons(labels, randomise),
+        )
+        self._in_ledger = True
