@@ -7,6 +7,8 @@
     │   ├── UnknownJob        no job has this name
     │   └── AlreadyExists     another job has this name
     ├── ConfigError (4)       job.toml, a configuration, a policy
+    │   ├── UnknownModel      no model of this name is installed here
+    │   ├── BrokenModel       an installed package offers a model that cannot be used
     │   ├── NotKnown          a caller without a name in its certificate
     │   ├── NotAllowed        a certificate that may not do this
     │   └── VersionMismatch   both ends speak versions that do not meet
@@ -103,6 +105,21 @@ class ConfigError(CeError, ValueError):
     """
 
     exit_code = 4
+
+
+class UnknownModel(ConfigError):
+    """A model that is neither built in nor offered by an installed package.
+
+    Next: the sentence lists those that there are; install the package of the model, at every site and at the
+    coordinator, or choose another.
+    """
+
+
+class BrokenModel(ConfigError):
+    """A model of an installed package that cannot be used; names the package.
+
+    Next: repair the package, or uninstall it; the built-in models work without it.
+    """
 
 
 class NotKnown(ConfigError):

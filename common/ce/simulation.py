@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.errors import ConfigError, InputError
+from ce.declarations.registry import find_model
+from ce.errors import BrokenModel, ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
 from ce.labels.randomised import randomise
@@ -73,8 +74,8 @@ class Simulation:
     layout: Layout  # "one", "row", "column" or "arbitrary"
     privacy: str  # the mode in which it ran
     excluded: tuple[Excluded, ...]  # what took no part, and why
-    classes: Categories  # bc3e: the names of the columns of memberships
-    kappa: float | None  # bc3e: do the clusterings follow the classes?
+    classes: Categories  # of a model with classes: the names of the columns of memberships
+    kappa: float | None  # of a model with classes: do the clusterings follow them?
 
 
 def simulate(
@@ -214,11 +215,14 @@ def _tables(
 
 
 def _parameters(job: Job, globals_: Mapping[str, Reals]) -> dict[str, Any]:
-    names = {"bce": ("alpha",), "mixture": ("weights",), "bc3e": ("mu", "sigma2")}[job.model]
-    parameters: dict[str, Any] = {name: globals_[name][0] for name in names}
-    if job.model == "bc3e":
-        parameters["delta2"] = float(globals_["delta2"][0, 0])
-    return parameters
+    declaration = find_model(job.model)
+    missing = sorted(set(declaration.parameters) - set(globals_))
+    if missing:
+        raise BrokenModel(f"model {job.model}: declares the parameters {', '.join(missing)}, which its globals lack")
+    return {
+        name: float(globals_[name][0, 0]) if name in declaration.scalars else globals_[name][0]
+        for name in declaration.parameters
+    }
 
 
 def _excluded(

@@ -17,7 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.consensus_file import as_it_is, as_text
-from ce.errors import BrokenTotals, CeError, ConfigError, InputError, JobFailed, MessageError, Refused
+from ce.errors import (
+    BrokenModel,
+    BrokenTotals,
+    CeError,
+    ConfigError,
+    InputError,
+    JobFailed,
+    MessageError,
+    Refused,
+    UnknownModel,
+)
 from ce.identity.certificates import sign
 from ce.job import Job
 from ce.labels import LabelTable
@@ -561,6 +571,8 @@ def _job_of(attempt: Attempt) -> Job:
     """The job as offered, which must be what the offer says it is."""
     try:
         job = Job.from_definition(attempt.definition)
+    except (UnknownModel, BrokenModel) as error:
+        raise Refused("models", str(error)) from error
     except ConfigError as error:
         raise MessageError("definition: not a job that this version knows") from error
     sites = set(job.sites)

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ce import metrics
+from ce.declarations.registry import find_model
 from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.protocol.engine.home import Progress as Where
@@ -83,7 +84,7 @@ class Consensus:
 
     ids: NDArray[np.str_]
     labels: NDArray[Any]
-    classes: Categories  # bc3e
+    classes: Categories  # of a model with classes
     columns: dict[str, NDArray[np.intp]]  # base clustering or classifier -> codes aligned with ids, -1 = missing
 
     @classmethod
@@ -190,7 +191,7 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     console.print(facts)
 
     sizes = Table(title="Sizes", title_justify="left")
-    sizes.add_column("class" if report["model"] == "bc3e" else "cluster")
+    sizes.add_column("class" if find_model(report["model"]).takes_classes else "cluster")
     sizes.add_column("objects", justify="right")
     for name, size in report["sizes"].items():
         sizes.add_row(escape(name), f"{size:,}")

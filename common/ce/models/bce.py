@@ -16,7 +16,7 @@ from ce.models.start_tables import base_start, seeds_start
 from ce.protocol.engine.home import Progress
 from ce.protocol.engine.starting_parameters import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
-from ce.steps.bce import BCESteps
+from ce.steps.bce import ANNEAL_ALPHA, ANNEAL_ITER, BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR
 
 Init = Literal["anneal", "dirichlet", "seeds++", "base"] | Mapping[str, Any]
@@ -59,8 +59,8 @@ class BCE(Estimator):
         *,
         n_init: int = 5,
         init: Init = "anneal",
-        anneal_alpha: float = 3.0,
-        anneal_iter: int = 50,
+        anneal_alpha: float = ANNEAL_ALPHA,
+        anneal_iter: int = ANNEAL_ITER,
         max_iter: int = 300,
         tol: float = 1e-6,
         smoothing: float = 0.01,

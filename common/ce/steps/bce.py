@@ -31,6 +31,8 @@ from ce.steps.model import (
 from ce.steps.tables import PosteriorCells
 
 NEWTON_ITERATIONS = 10
+#: The start of a job, and of an estimator by default: alpha is held at this value for so many iterations.
+ANNEAL_ALPHA, ANNEAL_ITER = 3.0, 50
 #: A trial step is taken back when the bound falls by more than rounding can explain.
 ROUNDING = 1e-11
 
