@@ -22,6 +22,7 @@ from ce.kernels.special import log_beta, over_clusters, trigamma
 from ce.ring import Reals, Scale
 from ce.steps import dirichlet
 from ce.steps.model import (
+    AuditHints,
     GlobalDecision,
     Opening,
     Sizes,
@@ -39,6 +40,7 @@ ROUNDING = 1e-11
 
 class BCESteps(PosteriorCells):
     broadcast = ("alpha",)
+    audit = AuditHints(message="dirichlet", posterior_sums=True)
 
     def __init__(
         self,
