@@ -61,6 +61,15 @@ def package_problems() -> tuple[BrokenModel, ...]:
     return tuple(problems)
 
 
+def look_again() -> None:
+    """Forget what is installed: a package that was installed while this process runs is found from now on."""
+    from importlib import invalidate_caches
+
+    invalidate_caches()
+    _entry_points.cache_clear()
+    _load.cache_clear()
+
+
 @cache
 def _entry_points() -> dict[str, tuple[EntryPoint, ...]]:
     """What installed packages offer, by the model's name. Packages are not imported."""
