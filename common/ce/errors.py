@@ -23,6 +23,8 @@
     │   └── MessageError      a message that cannot be what its sender should have sent
     └── Cancelled (8)         somebody asked it to stop
 
+`ConvergenceWarning` is no error: a fit stopped at its limit of iterations, and its result can be used.
+
 A message says what to do next. It never contains a label, an object id, a key or a payload: rows are named by
 number, columns and sites by name.
 """
@@ -232,3 +234,12 @@ class Cancelled(CeError):
     """
 
     exit_code = 8
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit stopped at max_iter before it had converged; its result can be used, and `converged_` is False.
+
+    Where scikit-learn is loaded, filters for its warning of the same name catch this one, too.
+
+    Next: raise max_iter, or tol. tol=0 asks for max_iter iterations, and never warns.
+    """

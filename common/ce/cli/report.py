@@ -22,6 +22,7 @@ from ce import metrics
 from ce.declarations.registry import find_model
 from ce.errors import InputError
 from ce.labels import LabelTable
+from ce.models.convergence import ended_too_early
 from ce.protocol.engine.home import Progress as Where
 from ce.protocol.topology.topology import Categories
 from ce.simulation import Simulation
@@ -167,6 +168,16 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
     if truth is not None:
         report["truth"] = consensus.scores(truth)
     return report
+
+
+def note_early_end(result: Simulation) -> None:
+    """A line on standard error, whatever the format, if the limit of iterations ended the fit."""
+    job = result.job
+    if ended_too_early(find_model(job.model), converged=result.converged, max_iter=job.iterations, tol=job.tolerance):
+        click.echo(
+            f"warning: stopped after {job.iterations:,} iterations before it had converged: raise --max-iterations",
+            err=True,
+        )
 
 
 def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.declarations.bc3e import DECLARATION
 from ce.errors import InputError, LabelError
 from ce.labels import Column, LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
@@ -35,7 +36,8 @@ class BC3E(Estimator):
     start : "votes"; "diffused", the votes spread over the clusterings, unless those do not follow the classes; or
         {"mu": (n, k), "eps": (n, k)}.
     delta2, sigma2 : learnt, or fixed when given.
-    max_iter : 10 by default; run long, with soft votes, sigma² can collapse.
+    max_iter : 10 by default, where it is meant to stop without a warning; run long, with soft votes, sigma² can
+        collapse.
     tol, smoothing, local_loops, n_threads, progress : as for `BCE`. `random_state` is not used: nothing is random.
 
     Attributes
@@ -48,6 +50,8 @@ class BC3E(Estimator):
         classes, and the votes alone may do better.
     lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
     """
+
+    declaration = DECLARATION
 
     class_proba_: Reals
     classes_: NDArray[Any]
@@ -68,7 +72,7 @@ class BC3E(Estimator):
         start: Start = "votes",
         delta2: float | None = None,
         sigma2: float | None = None,
-        max_iter: int = 10,
+        max_iter: int = DECLARATION.max_iterations,
         tol: float = 1e-6,
         smoothing: float = 0.01,
         local_loops: int = 1,

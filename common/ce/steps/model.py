@@ -204,6 +204,13 @@ def stage_of(model: Model, stage: int) -> Model:
     return model
 
 
+def last_stage(model: Model) -> Model:
+    """The model of the last stage, given that of the first: its bound is the one that is reported."""
+    while (following := model.next_stage()) is not None:
+        model = following
+    return model
+
+
 #: No term of the bound per cell, in nats, can be larger: ln of the smallest double is -745.
 CELL_BOUND = 1024.0
 
