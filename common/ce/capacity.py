@@ -1,4 +1,4 @@
-"""What a job takes: bytes on the wire, memory and disk, from its size. For whoever plans machines and links.
+"""What a job takes: bytes on the wire, memory and disk, from its size. For planning machines and links.
 
 Sites are taken to be alike, and what several hold to be held by all. All starts are taken to run to the end; in plain
 and masked one that has converged costs nothing more. What engines hold and send is a fact of the code: the constants
@@ -24,7 +24,7 @@ AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME = 32, 80, 40
 SEALED = 60
 #: Enrolment: a pseudonym for each object up, its position down; a token for each category.
 PSEUDONYM, POSITION, TOKEN = 16, 8, 18
-#: What each site is told about each other one (key, certificate, signatures), and about each of its columns.
+#: What each site is sent about each other one (key, certificate, signatures), and about each of its columns.
 PAPERS, CLAIM = 1100, 80
 
 
@@ -136,7 +136,7 @@ class Traffic(NamedTuple):
 
 
 def exchanges(size: Size) -> int:
-    """How often all sites are asked, before they are told the results."""
+    """How often all sites are asked, before they are sent the results."""
     votes, blind = size.votes, size.privacy == "blind"
     # Counts and what they come to; votes, and what the clusterings alone say; in blind keys, and decisions.
     around = 2 + 2 * votes + blind
@@ -164,7 +164,7 @@ def rounds_traffic(size: Size) -> Traffic:
     """All rounds of one site, from the first count to the results."""
     n, k = size.shared, size.clusters
     # Before the first iteration: how many labels each shared object has, of which how many are hidden, and who has a
-    # label in a column that several members hold; told back.
+    # label in a column that several members hold; sent back.
     counted = WORD * n * (2 + size.votes)
     claims = WORD * n * size.shared_columns
     some = int(n > 0)
@@ -207,7 +207,7 @@ def _message(content: float, arrays: int) -> float:
 
 
 def home_memory(size: Size) -> float:
-    """The object step of the shared objects and the tables of the shared columns, at whoever runs them."""
+    """The object step of the shared objects and the tables of the shared columns, where these run."""
     objects = _object_step(size.facts.at_home, size.shared, size)
     return objects + TABLES_AT_HOME * size.width * size.shared_categories
 
@@ -256,7 +256,7 @@ def _object_step(arrays: Arrays, objects: int, size: Size) -> float:
 
 
 def coordinator_checkpoint(size: Size) -> float:
-    """One checkpoint of a job at the coordinator; in blind it has hardly anything to keep."""
+    """One checkpoint of a job at the coordinator; in blind it holds hardly anything."""
     return 0.0 if size.privacy == "blind" else _home_checkpoint(size)
 
 

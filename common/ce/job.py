@@ -158,7 +158,7 @@ class Job:
 
     @classmethod
     def from_definition(cls, definition: bytes) -> Self:
-        """Read what `definition` wrote, from somebody who need not be trusted."""
+        """Read what `definition` wrote. The sender is not trusted: everything is checked."""
         if len(definition) > LARGEST_FILE:
             raise ConfigError("the job is larger than any job")
         try:

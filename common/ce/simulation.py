@@ -1,4 +1,4 @@
-"""`ce.simulate`: a whole job on one machine, each site's labels in its own engine, as the daemons would run it.
+"""`ce.simulate`: a whole job on one machine, one engine for each site's labels, as the daemons would run it.
 
 In the job's privacy mode, with real masks and keys made on the spot; totals are the same words in every mode, and so
 are the results. A simulation reveals nothing to anybody, so no rule applies unless a policy is given.
@@ -38,7 +38,7 @@ TRANSPORTS = ("inprocess", "grpc")
 
 @dataclass(frozen=True)
 class SiteResult:
-    """What one site gets: results for its own objects, in the order of its table."""
+    """What one site gets: results for the objects it holds, in the order of its table."""
 
     ids: NDArray[np.str_] = field(repr=False)  # (n,)
     labels: NDArray[Any] = field(repr=False)  # 0-based clusters (-1: no label anywhere), or class names
@@ -160,7 +160,9 @@ def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
 
 def _left_out(result: Run) -> list[Excluded]:
     return [
-        Excluded(site, own.rule, own.objects, own.columns) for site, all_ in result.excluded.items() for own in all_
+        Excluded(site, found.rule, found.objects, found.columns)
+        for site, exclusions in result.excluded.items()
+        for found in exclusions
     ]
 
 
@@ -198,15 +200,15 @@ def _transport_to(name: str) -> TransportTo:
 def _tables(
     result: Run, tables: Mapping[str, LabelTable], secrets: Mapping[str, bytes] | None, job: Job
 ) -> dict[str, Reals]:
-    """Every clustering's table, categories in sorted order: tokens, where there were any, are forgotten again."""
+    """Every clustering's beta, categories in sorted order; where the job used tokens, brought back into that order."""
     beta = result.tables()
     if secrets is None:
         return beta
     key = job_key(secrets[min(tables)], job.name)
     seen: dict[str, set[Any]] = {}
     for table in tables.values():
-        for own in table.clusterings:
-            seen.setdefault(own.name, set()).update(own.categories)
+        for clustering in table.clusterings:
+            seen.setdefault(clustering.name, set()).update(clustering.categories)
     for column in result.topology.clusterings:
         where = {token: at for at, token in enumerate(column.categories)}
         order = [where[token] for token in tokens(key, column.name, sorted(seen[column.name]))]

@@ -73,7 +73,7 @@ def check_outputs(paths: Sequence[Path], inputs: Sequence[Path | None]) -> None:
                 raise InputError(f"{path}: a consensus file is CSV: let its name end in .csv")
             if path.parent.exists() and not path.parent.is_dir():
                 raise InputError(f"{path.parent}: not a directory: choose another --out")
-            if path.exists() and any(own is not None and path.samefile(own) for own in inputs):
+            if path.exists() and any(file is not None and path.samefile(file) for file in inputs):
                 raise InputError(f"{path}: would overwrite a file that is read: choose another --out")
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror}") from error
@@ -102,8 +102,8 @@ class Consensus:
                 known = names.setdefault(column.name, {})
                 codes = np.array([known.setdefault(c, len(known)) for c in column.categories] or [0])
                 whole = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
-                own = column.likeliest.astype(np.intp)
-                whole[position[own >= 0]] = codes[own[own >= 0]]
+                likeliest = column.likeliest.astype(np.intp)
+                whole[position[likeliest >= 0]] = codes[likeliest[likeliest >= 0]]
         return cls(unique, labels[first], result.classes, columns)
 
     def agreement(self) -> dict[str, dict[str, float]]:
@@ -118,8 +118,8 @@ class Consensus:
     def scores(self, truth: LabelTable) -> dict[str, float]:
         """Agreement with the truth, over the objects that the truth names."""
         column = truth.columns[0]
-        position = {own: i for i, own in enumerate(self.ids)}
-        where = np.array([position.get(own, -1) for own in truth.ids])
+        position = {id_: i for i, id_ in enumerate(self.ids)}
+        where = np.array([position.get(id_, -1) for id_ in truth.ids])
         if (where < 0).all():
             raise InputError(f"{truth.source}: names none of the objects")
         known = column.likeliest.astype(np.intp)[where >= 0]

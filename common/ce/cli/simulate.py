@@ -1,4 +1,4 @@
-"""ce simulate: a job over several sites, each with its own labels, on this machine."""
+"""ce simulate: a job over several sites, each with a label file, on this machine."""
 
 from __future__ import annotations
 

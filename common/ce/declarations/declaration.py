@@ -98,7 +98,7 @@ class ModelDeclaration:
         module, _, name = reference.partition(":")
         try:
             return getattr(import_module(module), name)
-        except Exception as error:  # whatever the module of somebody else raises when it is imported
+        except Exception as error:  # a module of another package may raise anything when it is imported
             raise BrokenModel(
                 f"model {self.name}: {reference} cannot be loaded ({type(error).__name__}: {error}); install its "
                 "package again"

@@ -90,7 +90,7 @@ def _load(name: str) -> ModelDeclaration:
     package = _packages(offers)
     try:
         declaration = offers[0].load()
-    except Exception as error:  # whatever the package raises when it is imported
+    except Exception as error:  # a package may raise anything when it is imported
         raise BrokenModel(
             f"{package}: its model {name} cannot be loaded ({type(error).__name__}: {error}); repair or uninstall it"
         ) from error
