@@ -1,4 +1,4 @@
-"""What a job takes: bytes on the wire, memory and disk, from its size. For whoever plans machines and links.
+"""What a job takes: bytes on the wire, memory and disk, from its size. For planning machines and links.
 
 Sites are taken to be alike, and what several hold to be held by all. All starts are taken to run to the end; in plain
 and masked one that has converged costs nothing more. What engines hold and send is a fact of the code: the constants
@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ce.declarations.capacity_facts import WORD, Arrays, CapacityFacts
+from ce.declarations.declaration import ModelDeclaration
+from ce.declarations.registry import DEFAULT, find_model
 from ce.errors import ConfigError
-from ce.job import MODELS, PRIVACY
+from ce.job import PRIVACY
 
-WORD = 8
 FRAME = 2**20
 
 # On the wire: bytes around an array, a message, and each further frame of a message.
@@ -22,74 +24,10 @@ AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME = 32, 80, 40
 SEALED = 60
 #: Enrolment: a pseudonym for each object up, its position down; a token for each category.
 PSEUDONYM, POSITION, TOKEN = 16, 8, 18
-#: What each site is told about each other one (key, certificate, signatures), and about each of its columns.
+#: What each site is sent about each other one (key, certificate, signatures), and about each of its columns.
 PAPERS, CLAIM = 1100, 80
 
 
-class Arrays(NamedTuple):
-    """What is held for each object: arrays of (starts, clusters, objects), arrays of (starts, objects), bytes."""
-
-    full: float
-    per_start: float = 0.0
-    bytes: float = 0.0
-
-    def of(self, objects: int, starts: int, clusters: int) -> float:
-        return objects * (WORD * starts * (self.full * clusters + self.per_start) + self.bytes)
-
-
-class Facts(NamedTuple):
-    """What depends on the model. Widths are numbers for each start: a k + b."""
-
-    told: tuple[int, int]  # globals in a task
-    asked: tuple[int, int]  # shares of the globals in an answer, at most
-    decided: tuple[int, int]  # what the first site tells the others in blind
-    shares: int  # arrays that the shares are in, at most
-    at_home: Arrays  # in memory at the coordinator, for shared objects, at most
-    private: Arrays  # in memory at a site, for objects that it alone holds, at most
-    blind: Arrays  # in memory at a site that is a home itself, for shared objects, at most
-    kept_at_home: Arrays  # in a checkpoint, of shared objects
-    kept: Arrays  # in a checkpoint at a site, of its own objects
-    working: int  # arrays that a stretch of objects takes while it is worked on, at most
-
-
-FACTS = {
-    "bce": Facts(
-        told=(1, 0),
-        asked=(2, 4),
-        decided=(2, 5),
-        shares=4,
-        at_home=Arrays(7, 5, 48),
-        private=Arrays(7, 5),
-        blind=Arrays(11, 2),
-        kept_at_home=Arrays(4, 2.13),
-        kept=Arrays(5, 2.13),
-        working=8,
-    ),
-    "mixture": Facts(
-        told=(1, 0),
-        asked=(1, 2),
-        decided=(1, 3),
-        shares=3,
-        at_home=Arrays(3, 5, 48),
-        private=Arrays(3, 5),
-        blind=Arrays(9, 2),
-        kept_at_home=Arrays(2, 2.13),
-        kept=Arrays(2, 2.13),
-        working=5,
-    ),
-    "bc3e": Facts(
-        told=(3, 3),
-        asked=(2, 3),
-        decided=(3, 6),
-        shares=5,
-        at_home=Arrays(13, 4, 24),
-        private=Arrays(13, 2),
-        blind=Arrays(16, 2, 12),
-        kept_at_home=Arrays(6, 2.13),
-        kept=Arrays(7, 2.13),
-        working=31,
-    ),
-}
 #: Numbers of an array that the object step works on at a time.
 STRETCH = 2**16
 #: At a site, for each shared object: its message and its sums, the task as it came, and the last answer, which may have
@@ -123,12 +61,12 @@ class Size:
     clusters: int  # or classes
     starts: int = 5
     iterations: int = 300
-    model: str = "bce"
+    model: str = DEFAULT
     privacy: str = "masked"
 
     def __post_init__(self) -> None:
-        if self.model not in MODELS:
-            raise ConfigError(f"model is one of {', '.join(MODELS)}")
+        if self.declaration.capacity is None:
+            raise ConfigError(f"model {self.model} does not declare what a job of it takes (capacity)")
         if self.privacy not in PRIVACY:
             raise ConfigError(f"privacy is one of {', '.join(PRIVACY)}")
         for key in ("sites", "objects", "columns", "categories", "clusters", "starts"):
@@ -138,16 +76,21 @@ class Size:
             raise ConfigError("no more objects and columns can be shared than there are")
         if self.iterations < 0:
             raise ConfigError("iterations is a whole number of at least 0")
-        if self.model == "bc3e":
+        if "restarts" not in self.declaration.options:
             object.__setattr__(self, "starts", 1)
 
     @property
-    def facts(self) -> Facts:
-        return FACTS[self.model]
+    def declaration(self) -> ModelDeclaration:
+        return find_model(self.model)
+
+    @property
+    def facts(self) -> CapacityFacts:
+        assert self.declaration.capacity is not None
+        return self.declaration.capacity
 
     @property
     def votes(self) -> bool:
-        return self.model == "bc3e"
+        return self.declaration.takes_classes
 
     @property
     def private(self) -> int:
@@ -165,7 +108,7 @@ class Size:
     @property
     def twice(self) -> bool:
         """Whether an iteration takes two exchanges."""
-        return self.model == "mixture" and self.shared > 0 and self.shared_columns > 0
+        return self.facts.phases == 2 and self.shared > 0 and self.shared_columns > 0
 
     def per_start(self, width: tuple[int, int]) -> int:
         return WORD * self.starts * (width[0] * self.clusters + width[1])
@@ -193,7 +136,7 @@ class Traffic(NamedTuple):
 
 
 def exchanges(size: Size) -> int:
-    """How often all sites are asked, before they are told the results."""
+    """How often all sites are asked, before they are sent the results."""
     votes, blind = size.votes, size.privacy == "blind"
     # Counts and what they come to; votes, and what the clusterings alone say; in blind keys, and decisions.
     around = 2 + 2 * votes + blind
@@ -205,15 +148,15 @@ def iteration_traffic(size: Size) -> Traffic:
     facts = size.facts
     words = size.width * (size.shared + size.shared_categories)
     arrays = (size.shared > 0) + (size.shared_columns > 0)
-    up = _message(words + size.per_start(facts.asked), arrays + facts.shares)
+    up = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
     if size.privacy == "blind":
         # Totals come back as they went, and the decision comes from the first site by way of the coordinator.
-        decision = SEALED + size.per_start(facts.decided) + AROUND_ARRAY
+        decision = SEALED + size.per_start(facts.decision) + AROUND_ARRAY
         share = (size.sites - 1) / size.sites
         asks = 2 * AROUND_MESSAGE / size.sites
-        down = _message(words + size.per_start(facts.asked), arrays + facts.shares)
+        down = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
         return Traffic(down + decision * share, up + decision * share + asks)
-    down = _message(words + size.per_start(facts.told), arrays + (6 if size.votes else 1))
+    down = _message(words + size.per_start(facts.globals_sent), arrays + sum(facts.globals_sent))
     return Traffic(down, up) + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(int(size.twice))
 
 
@@ -221,7 +164,7 @@ def rounds_traffic(size: Size) -> Traffic:
     """All rounds of one site, from the first count to the results."""
     n, k = size.shared, size.clusters
     # Before the first iteration: how many labels each shared object has, of which how many are hidden, and who has a
-    # label in a column that several members hold; told back.
+    # label in a column that several members hold; sent back.
     counted = WORD * n * (2 + size.votes)
     claims = WORD * n * size.shared_columns
     some = int(n > 0)
@@ -231,8 +174,8 @@ def rounds_traffic(size: Size) -> Traffic:
         _message(counted + claims, 1 + some * (2 + size.votes + size.shared_columns)) + AROUND_MESSAGE,
     )
     total = opening + iteration_traffic(size).times(size.iterations + 1)
-    # The first iteration has no tables, since sites draw them, and a mixture's no message either.
-    unsent = size.width * (size.shared_categories + (size.shared if size.model == "mixture" else 0))
+    # The first iteration has no tables, since sites draw them, and a two-phase model's no message either.
+    unsent = size.width * (size.shared_categories + (size.shared if size.facts.phases == 2 else 0))
     total += Traffic(0 if blind else -unsent, -size.width * size.shared_categories if size.twice else 0)
     if size.votes:
         votes = WORD * k * n
@@ -264,7 +207,7 @@ def _message(content: float, arrays: int) -> float:
 
 
 def home_memory(size: Size) -> float:
-    """The object step of the shared objects and the tables of the shared columns, at whoever runs them."""
+    """The object step of the shared objects and the tables of the shared columns, where these run."""
     objects = _object_step(size.facts.at_home, size.shared, size)
     return objects + TABLES_AT_HOME * size.width * size.shared_categories
 
@@ -313,13 +256,13 @@ def _object_step(arrays: Arrays, objects: int, size: Size) -> float:
 
 
 def coordinator_checkpoint(size: Size) -> float:
-    """One checkpoint of a job at the coordinator; in blind it has hardly anything to keep."""
+    """One checkpoint of a job at the coordinator; in blind it holds hardly anything."""
     return 0.0 if size.privacy == "blind" else _home_checkpoint(size)
 
 
 def site_checkpoint(size: Size) -> float:
     """One checkpoint of a job at a site: its state, and the answer that it gave."""
-    private = size.facts.kept.of(size.private, size.starts, size.clusters)
+    private = size.facts.checkpoint_at_site.of(size.private, size.starts, size.clusters)
     answer = size.width * (size.shared + size.shared_categories)
     tables = 3 * size.width * size.columns * size.categories
     return private + answer + tables + (_home_checkpoint(size) if size.privacy == "blind" else 0.0)
@@ -327,7 +270,7 @@ def site_checkpoint(size: Size) -> float:
 
 def _home_checkpoint(size: Size) -> float:
     """Objects' state, how many labels they have, their votes; the tables of shared columns."""
-    objects = size.facts.kept_at_home.of(size.shared, size.starts, size.clusters)
+    objects = size.facts.checkpoint_at_home.of(size.shared, size.starts, size.clusters)
     return objects + WORD * size.shared * (2 + size.clusters) + size.width * size.shared_categories
 
 

@@ -7,6 +7,8 @@
     │   ├── UnknownJob        no job has this name
     │   └── AlreadyExists     another job has this name
     ├── ConfigError (4)       job.toml, a configuration, a policy
+    │   ├── UnknownModel      no model of this name is installed here
+    │   ├── BrokenModel       an installed package offers a model that cannot be used
     │   ├── NotKnown          a caller without a name in its certificate
     │   ├── NotAllowed        a certificate that may not do this
     │   └── VersionMismatch   both ends speak versions that do not meet
@@ -20,6 +22,8 @@
     │   ├── RingOverflow      a value exceeds the bound that was declared for its sum
     │   └── MessageError      a message that cannot be what its sender should have sent
     └── Cancelled (8)         somebody asked it to stop
+
+`ConvergenceWarning` is no error: a fit stopped at its limit of iterations, and its result can be used.
 
 A message says what to do next. It never contains a label, an object id, a key or a payload: rows are named by
 number, columns and sites by name.
@@ -103,6 +107,21 @@ class ConfigError(CeError, ValueError):
     """
 
     exit_code = 4
+
+
+class UnknownModel(ConfigError):
+    """A model that is neither built in nor offered by an installed package.
+
+    Next: the sentence lists those that there are; install the package of the model, at every site and at the
+    coordinator, or choose another.
+    """
+
+
+class BrokenModel(ConfigError):
+    """A model of an installed package that cannot be used; names the package.
+
+    Next: repair the package, or uninstall it; the built-in models work without it.
+    """
 
 
 class NotKnown(ConfigError):
@@ -215,3 +234,12 @@ class Cancelled(CeError):
     """
 
     exit_code = 8
+
+
+class ConvergenceWarning(UserWarning):
+    """A fit stopped at max_iter before it had converged; its result can be used, and `converged_` is False.
+
+    Where scikit-learn is loaded, filters for its warning of the same name catch this one, too.
+
+    Next: raise max_iter, or tol. tol=0 asks for max_iter iterations, and never warns.
+    """

@@ -11,11 +11,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from ce.declarations.declaration import ModelDeclaration
+from ce.declarations.registry import BUILT_IN, DEFAULT, find_model, model_names
 from ce.errors import ConfigError
 
-MODELS = ("bce", "bc3e", "mixture")
+if TYPE_CHECKING:
+    MODELS: tuple[str, ...]  # all that the registry lists: see `__getattr__`
 #: More clusters or iterations than this is a slip of the hand, and more restarts, which run side by side.
 LARGEST_COUNT, MOST_RESTARTS = 1_000_000, 10_000
 #: A job's name becomes that of a directory, with room for an ending.
@@ -44,19 +47,19 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What to compute. `clusters` for bce and mixture, `classes` (a number or names) for bc3e.
+    """What to compute. `clusters`, or `classes` (a number or names) of a model on which classifiers vote (bc3e).
 
     The keys are those of job.toml, which docs/configuration.md explains one by one.
     """
 
     name: str = "job"
-    model: str = "bce"
+    model: str = DEFAULT
     clusters: int | None = None
     classes: int | tuple[int, ...] | tuple[str, ...] | None = None
     sites: tuple[str, ...] = ()
     restarts: int = 5
     seed: int = 0
-    max_iterations: int | None = None  # None: 300, or 10 for bc3e
+    max_iterations: int | None = None  # None: as the model declares it: 300, or 10 for bc3e
     tolerance: float = 1e-6
     privacy: str = "masked"
     schedule: str = "joint"
@@ -73,14 +76,14 @@ class Job:
                 f"name is a text of 1 to {LONGEST_NAME} printable characters (at most {LONGEST_NAME_BYTES} bytes), "
                 "without '/' and '\\', that does not begin with '.', '-' or a space, nor end with a space"
             )
-        self._choose("model", MODELS)
+        declaration = find_model(self.model)
         self._choose("privacy", PRIVACY)
         self._choose("schedule", ("joint", "newton"))
         self._choose("posterior", ("joint", "factorised"))
         self._choose("start", ("votes", "diffused"))
         self._choose("on_dropout", ("wait", "fail", "continue"))
         if self.max_iterations is None:
-            object.__setattr__(self, "max_iterations", 10 if self.model == "bc3e" else 300)
+            object.__setattr__(self, "max_iterations", declaration.max_iterations)
         self._whole("restarts", 1, MOST_RESTARTS)
         self._whole("max_iterations", 0)
         self._whole("local_loops", 1)
@@ -100,19 +103,25 @@ class Job:
             object.__setattr__(self, "deadlines", Deadlines(**_known(Deadlines, deadlines, "deadlines.")))
         elif not isinstance(deadlines, Deadlines):
             raise ConfigError("deadlines is a table of enrol_s, round_s and job_s")
-        self._check_outcome()
+        self._check_outcome(declaration)
 
-    def _check_outcome(self) -> None:
+    @property
+    def iterations(self) -> int:
+        """`max_iterations`, which a job fills in when it is not given."""
+        assert self.max_iterations is not None
+        return self.max_iterations
+
+    def _check_outcome(self, declaration: ModelDeclaration) -> None:
         """clusters or classes, whichever the model needs."""
-        if self.model != "bc3e":
+        if not declaration.takes_classes:
             if self.clusters is None:
                 raise ConfigError(f"clusters is missing: how many consensus clusters should {self.model} find?")
             self._whole("clusters", 1)
             if self.classes is not None:
-                raise ConfigError(f"classes is for bc3e; {self.model} takes clusters")
+                raise ConfigError(f"classes is for {_built_in('classes')}; {self.model} takes clusters")
             return
         if self.clusters is not None:
-            raise ConfigError("clusters is for bce and mixture; bc3e takes classes")
+            raise ConfigError(f"clusters is for {_built_in('clusters')}; {self.model} takes classes")
         if self.classes is None or isinstance(self.classes, int):
             most = LARGEST_COUNT
             if isinstance(self.classes, bool) or (self.classes is not None and not 2 <= self.classes <= most):
@@ -149,7 +158,7 @@ class Job:
 
     @classmethod
     def from_definition(cls, definition: bytes) -> Self:
-        """Read what `definition` wrote, from somebody who need not be trusted."""
+        """Read what `definition` wrote. The sender is not trusted: everything is checked."""
         if len(definition) > LARGEST_FILE:
             raise ConfigError("the job is larger than any job")
         try:
@@ -168,6 +177,17 @@ class Job:
         value = getattr(self, key)
         if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
             raise ConfigError(f"{key} is a whole number from {smallest} to {largest:,}")
+
+
+def __getattr__(name: str) -> Any:
+    """MODELS, when it is asked for: to list the models of installed packages takes time that few commands need."""
+    if name == "MODELS":
+        return model_names()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _built_in(outcome: str) -> str:
+    return " and ".join(declaration.name for declaration in BUILT_IN if declaration.outcome == outcome)
 
 
 def _known(cls: type, keys: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ce.declarations.registry import built_in_names, find_model, model_names
 from ce.errors import ConfigError, Refused
-from ce.job import MODELS, PRIVACY, Job
+from ce.job import PRIVACY, Job
 from ce.service.settings import read_settings, sample, setting, settings_of
 
 ENV_PREFIX = "CE_POLICY_"
@@ -49,7 +50,10 @@ class Policy:
         'What happens to objects and columns below one of these minimums: "exclude" (they are left out of the job, '
         'and labelled here afterwards) or "refuse" (this site takes no part in the job).',
     )
-    models: tuple[str, ...] = setting(MODELS, "Models that this site takes part in.")
+    models: tuple[str, ...] = setting(
+        built_in_names(),
+        "Models that this site takes part in. One of an installed package must be named here before it is used.",
+    )
     max_rounds: int = setting(10_000, "Most rounds that this site answers in one job, over all its attempts.")
     coordinators: tuple[str, ...] = setting(
         (), "Names of the coordinators, as they call themselves, whose jobs are accepted; empty: any of this CA."
@@ -79,8 +83,8 @@ class Policy:
     def __post_init__(self) -> None:
         if self.weakest_privacy not in PRIVACY:
             raise ConfigError(f"weakest_privacy is one of {', '.join(PRIVACY)}")
-        if set(self.models) - set(MODELS):
-            raise ConfigError(f"models are among {', '.join(MODELS)}")
+        if set(self.models) - set(built_in_names()) and set(self.models) - set(model_names()):
+            raise ConfigError(f"models are among {', '.join(model_names())}: install the package of another one first")
         for key in ("min_sites", "min_objects", "min_cluster", "max_rounds"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is a whole number of at least 1")
@@ -130,11 +134,11 @@ class Policy:
             raise Refused("min_sites", f"the job has {len(job.sites)} sites; this site asks for {self.min_sites}")
         if job.model not in self.models:
             raise Refused("models", f"this site takes no part in {job.model} jobs")
-        if (job.model, job.start, job.privacy) == ("bc3e", "diffused", "masked"):
+        if job.privacy == "masked" and job.start in find_model(job.model).unanalysed_starts:
             raise Refused(
-                "diffused start",
-                "what the rounds of a diffused start tell a coordinator that sees totals has not been analysed: use "
-                'start = "votes", or privacy = "blind"',
+                f"{job.start} start",
+                f"what the rounds of a {job.start} start tell a coordinator that sees totals has not been analysed: "
+                'use start = "votes", or privacy = "blind"',
             )
         if self.coordinators and coordinator not in self.coordinators:
             raise Refused("coordinators", f"this site takes no jobs from coordinator {coordinator}")

@@ -1,4 +1,4 @@
-"""`ce.simulate`: a whole job on one machine, each site's labels in its own engine, as the daemons would run it.
+"""`ce.simulate`: a whole job on one machine, one engine for each site's labels, as the daemons would run it.
 
 In the job's privacy mode, with real masks and keys made on the spot; totals are the same words in every mode, and so
 are the results. A simulation reveals nothing to anybody, so no rule applies unless a policy is given.
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.consensus_file import consensus_labels
-from ce.errors import ConfigError, InputError
+from ce.declarations.registry import find_model
+from ce.errors import BrokenModel, ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
 from ce.labels.randomised import randomise
@@ -37,7 +38,7 @@ TRANSPORTS = ("inprocess", "grpc")
 
 @dataclass(frozen=True)
 class SiteResult:
-    """What one site gets: results for its own objects, in the order of its table."""
+    """What one site gets: results for the objects it holds, in the order of its table."""
 
     ids: NDArray[np.str_] = field(repr=False)  # (n,)
     labels: NDArray[Any] = field(repr=False)  # 0-based clusters (-1: no label anywhere), or class names
@@ -73,8 +74,8 @@ class Simulation:
     layout: Layout  # "one", "row", "column" or "arbitrary"
     privacy: str  # the mode in which it ran
     excluded: tuple[Excluded, ...]  # what took no part, and why
-    classes: Categories  # bc3e: the names of the columns of memberships
-    kappa: float | None  # bc3e: do the clusterings follow the classes?
+    classes: Categories  # of a model with classes: the names of the columns of memberships
+    kappa: float | None  # of a model with classes: do the clusterings follow them?
 
 
 def simulate(
@@ -156,7 +157,9 @@ def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
 
 def _left_out(result: Run) -> list[Excluded]:
     return [
-        Excluded(site, own.rule, own.objects, own.columns) for site, all_ in result.excluded.items() for own in all_
+        Excluded(site, found.rule, found.objects, found.columns)
+        for site, exclusions in result.excluded.items()
+        for found in exclusions
     ]
 
 
@@ -194,15 +197,15 @@ def _transport_to(name: str) -> TransportTo:
 def _tables(
     result: Run, tables: Mapping[str, LabelTable], secrets: Mapping[str, bytes] | None, job: Job
 ) -> dict[str, Reals]:
-    """Every clustering's table, categories in sorted order: tokens, where there were any, are forgotten again."""
+    """Every clustering's beta, categories in sorted order; where the job used tokens, brought back into that order."""
     beta = result.beta()
     if secrets is None:
         return beta
     key = job_key(secrets[min(tables)], job.name)
     seen: dict[str, set[Any]] = {}
     for table in tables.values():
-        for own in table.clusterings:
-            seen.setdefault(own.name, set()).update(own.categories)
+        for clustering in table.clusterings:
+            seen.setdefault(clustering.name, set()).update(clustering.categories)
     for column in result.topology.clusterings:
         where = {token: at for at, token in enumerate(column.categories)}
         order = [where[token] for token in tokens(key, column.name, sorted(seen[column.name]))]
@@ -211,11 +214,14 @@ def _tables(
 
 
 def _parameters(job: Job, globals_: Mapping[str, Reals]) -> dict[str, Any]:
-    names = {"bce": ("alpha",), "mixture": ("weights",), "bc3e": ("mu", "sigma2")}[job.model]
-    parameters: dict[str, Any] = {name: globals_[name][0] for name in names}
-    if job.model == "bc3e":
-        parameters["delta2"] = float(globals_["delta2"][0, 0])
-    return parameters
+    declaration = find_model(job.model)
+    missing = sorted(set(declaration.parameters) - set(globals_))
+    if missing:
+        raise BrokenModel(f"model {job.model}: declares the parameters {', '.join(missing)}, which its globals lack")
+    return {
+        name: float(globals_[name][0, 0]) if name in declaration.scalars else globals_[name][0]
+        for name in declaration.parameters
+    }
 
 
 def _excluded(

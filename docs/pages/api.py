@@ -23,7 +23,7 @@ change. Scripts that use it, each with what it shows: [examples/](../examples/).
 #: Everything that is promised, by heading and by the name that a program uses.
 SECTIONS: dict[str, dict[str, Any]] = {
     "Labels": {"ce.LabelTable": ce.LabelTable, "ce.labels.Column": Column},
-    "Models": {f"ce.models.{name}": getattr(ce.models, name) for name in ("BCE", "BC3E", "Mixture")},
+    "Models": {f"ce.models.{name}": getattr(ce.models, name) for name in ("BCE", "BC3E", "Mixture", "estimator_of")},
     "Jobs of several sites": {
         "ce.Job": ce.Job,
         "ce.simulate": ce.simulate,

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ce import capacity
-from ce.capacity import FACTS, Size
+from ce.capacity import Size
 from ce.cli.output import size as readable
+from ce.declarations.registry import BUILT_IN
 from pages.markdown import code, head, table
 
 INTRODUCTION = """\
@@ -97,6 +98,9 @@ EXAMPLES = {
     "many sites": Size(50, 10_000, 2_000, 4, 2, 10, 10),
 }
 
+#: Of the built-in models.
+FACTS = {model.name: model.capacity for model in BUILT_IN if model.capacity is not None}
+
 
 def page() -> str:
     """The whole page."""
@@ -113,8 +117,8 @@ def page() -> str:
                 token=capacity.TOKEN,
                 papers=capacity.PAPERS,
                 claim=capacity.CLAIM,
-                told=_by_model("told"),
-                asked=_by_model("asked"),
+                told=_by_model("globals_sent"),
+                asked=_by_model("shares_answered"),
             ),
             "## Memory",
             "",
@@ -146,9 +150,10 @@ def page() -> str:
             "## Disk",
             "",
             DISK.format(
-                per_start=round(8 * own.kept.per_start),
+                per_start=round(8 * own.checkpoint_at_site.per_start),
                 kept=", ".join(
-                    f"{facts.kept_at_home.full:g} and {facts.kept.full:g} for {name}" for name, facts in FACTS.items()
+                    f"{facts.checkpoint_at_home.full:g} and {facts.checkpoint_at_site.full:g} for {name}"
+                    for name, facts in FACTS.items()
                 ),
                 checkpoints=capacity.CHECKPOINTS,
                 line=capacity.LINE,

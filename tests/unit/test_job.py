@@ -233,7 +233,6 @@ def test_an_invalid_value_is_refused_by_the_name_of_its_key(key: str, value: Any
 @pytest.mark.parametrize(
     ("key", "choices"),
     [
-        ("model", ("bce", "bc3e", "mixture")),
         ("privacy", ("plain", "masked", "blind")),
         ("schedule", ("joint", "newton")),
         ("posterior", ("joint", "factorised")),
@@ -243,6 +242,14 @@ def test_an_invalid_value_is_refused_by_the_name_of_its_key(key: str, value: Any
 )
 def test_a_wrong_choice_is_told_all_choices(key: str, choices: tuple[str, ...]) -> None:
     assert refusal(**{"clusters": 2, key: "wrong"}) == f"{key} is one of {', '.join(choices)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "and_then"),
+    [("wrong", "; model wrong is not installed here"), ("no model's name", ""), ("x" * 41, ""), (["bce"], ""), (1, "")],
+)
+def test_an_unknown_model_is_told_all_models(name: object, and_then: str) -> None:
+    assert refusal(clusters=2, model=name) == f"model is one of bce, bc3e, mixture{and_then}"
 
 
 def test_clusters_are_for_clusterings_and_classes_for_bc3e() -> None:

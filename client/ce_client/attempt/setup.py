@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ce.errors import ConfigError, MessageError, Refused
+from ce.errors import BrokenModel, ConfigError, MessageError, Refused, UnknownModel
 from ce.job import Job
 from ce.labels import LabelTable
 from ce.labels.randomised import randomise
@@ -71,6 +71,8 @@ def _job_of(attempt: Attempt) -> Job:
     """The job in an offer; name and roster of the offer must be those of the job."""
     try:
         job = Job.from_definition(attempt.definition)
+    except (UnknownModel, BrokenModel) as error:
+        raise Refused("models", str(error)) from error
     except ConfigError as error:
         raise MessageError("definition: not a job that this version knows") from error
     sites = set(job.sites)

@@ -23,7 +23,7 @@ from ce.protocol.messages.task import Array
 from ce.protocol.topology.site_view import TopologyColumn, column_groups
 from ce.protocol.topology.topology import Topology
 from ce.ring import Reals, Scale, Words, encode
-from ce.steps.mixture import MixtureSteps, log_or_floor
+from ce.steps.mixture import log_or_floor
 from ce.steps.model import Model, stage_of
 
 #: So many objects tell as much as all of them.
@@ -117,7 +117,7 @@ def _options(model: Model, table: Reals, message: Reals, scale: Scale) -> Words:
     starts, k, categories = table.shape
     words = np.zeros((starts, k, categories + 1), dtype=np.int64)
     if model.phases == 2:
-        words[..., :-1] = encode(log_or_floor(table) if isinstance(model, MixtureSteps) else table, scale, "sums")
+        words[..., :-1] = encode(log_or_floor(table) if model.audit.log_beta else table, scale, "sums")
     else:
         # The same operations in the same order as the engine's, so that the same words come out.
         joint = table * message[:, :, None]

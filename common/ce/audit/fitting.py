@@ -29,7 +29,6 @@ from ce.audit.rows import equal_at_the_end, equality_classes
 from ce.audit.unmixing import largest_sum
 from ce.audit.views import NO_IDEA, NOT_ASKED, CoordinatorView, Guesses, Question, SiteView
 from ce.ring import Reals, decode
-from ce.steps.bce import BCESteps
 from ce.steps.model import stage_of
 
 #: So many classes of equal objects are tried, each with every start, from so many beginnings.
@@ -60,7 +59,7 @@ def fit_totals(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
         asked = [question for question in questions if question.block == block]
         first, last = view.rounds(block)[0], view.rounds(block)[-1]
         totals = decode(first.total, view.scale(first.stage, "objects"))
-        if not isinstance(stage_of(view.model, first.stage), BCESteps) or np.abs(totals).max() > largest_sum(view):
+        if not stage_of(view.model, first.stage).audit.posterior_sums or np.abs(totals).max() > largest_sum(view):
             continue
         if first.message is not None and last.message is not None:
             found = _fit(totals, first.message, equality_classes(view, block), _columns(asked))
@@ -72,7 +71,7 @@ def fit_as_site(view: SiteView, questions: Sequence[Question]) -> Guesses:
     """From the totals that a site works out, less its own part."""
     seen = inferred_totals(view)
     for first in seen[:1]:
-        if first.message is not None and isinstance(stage_of(view.model, first.stage), BCESteps):
+        if first.message is not None and stage_of(view.model, first.stage).audit.posterior_sums:
             found = _fit(first.residual, first.message, equal_at_the_end(seen[-1].total), _columns(questions))
             return dict.fromkeys(questions, _completed(found, view.memberships.argmax(axis=0)))
     return {}

@@ -20,8 +20,6 @@ from ce.audit.views import SiteView
 from ce.kernels.special import over_clusters, trigamma
 from ce.protocol.messages.task import Task
 from ce.ring import Reals, decode
-from ce.steps.bce import BCESteps
-from ce.steps.mixture import MixtureSteps
 from ce.steps.model import stage_of
 
 _NEWTON_STEPS = 60
@@ -70,11 +68,11 @@ def inferred_totals(view: SiteView) -> Sequence[Inferred]:
         part = decode(mine.total[kept], view.scale(task.stage, "objects"))
         before = task.arrays.get(f"block/{view.block}/message")
         entered = None if before is None else before[kept].astype(np.float64)
-        if isinstance(model, BCESteps):
+        if model.audit.message == "dirichlet":
             alpha = answer.arrays["global/alpha"][:, :, None].astype(np.float64)
             gamma = _gamma(np.log(message), alpha.sum(axis=1) + counts)
             found.append(Inferred(task.stage, task.iteration, entered, gamma - alpha, part))
-        elif isinstance(model, MixtureSteps):
+        elif model.audit.message == "weights":
             weights = task.arrays["global/weights"][kept][:, :, None].astype(np.float64)
             with np.errstate(divide="ignore", invalid="ignore"):
                 total = np.log(message) - np.log(weights)

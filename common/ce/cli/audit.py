@@ -17,6 +17,7 @@ from rich.markup import escape
 
 from ce.cli.options import Options, job_options
 from ce.cli.output import list_table, show_table
+from ce.declarations.registry import find_model
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
@@ -100,8 +101,8 @@ def _what(files: tuple[Path, ...], split: str | None, options: Options) -> tuple
     if not files:
         if split is not None:
             raise click.UsageError("--split takes one file")
-        if options.model == "bc3e":
-            raise click.UsageError("the example has no classifiers: give files for bc3e")
+        if find_model(options.model).takes_classes:
+            raise click.UsageError(f"the example has no classifiers: give files for {options.model}")
         tables = example_tables()
         clusters = GROUPS if options.clusters is None else options.clusters
         return replace(options, clusters=clusters).job("example", tuple(tables)), tables

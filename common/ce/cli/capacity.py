@@ -11,7 +11,8 @@ import click
 from ce import capacity as formulas
 from ce.cli.output import fact_table, format_option, show_table
 from ce.cli.output import size as readable
-from ce.job import MODELS, PRIVACY
+from ce.declarations.registry import DEFAULT, model_names
+from ce.job import PRIVACY
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -38,7 +39,7 @@ def _count(name: str, help_: str, default: int | None = None, smallest: int = 1)
 @_count("--clusters", "Consensus clusters, or classes.")
 @_count("--restarts", "Starts.", 5)
 @_count("--iterations", "Iterations.", 100, 0)
-@click.option("--model", type=click.Choice(MODELS), default="bce", show_default=True, help="What is fitted.")
+@click.option("--model", type=click.Choice(model_names()), default=DEFAULT, show_default=True, help="What is fitted.")
 @click.option("--privacy", type=click.Choice(PRIVACY), default="masked", show_default=True, help="How sums travel.")
 @format_option
 def capacity(format_: str, restarts: int, **given: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ce.cli.options import Options, job_options
-from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary
+from ce.cli.report import Consensus, check_outputs, note_early_end, progress_bar, show, summary
 from ce.consensus_file import write_consensus
 from ce.simulation import simulate
 
@@ -36,6 +36,7 @@ def fit(labels: Path, out: Path | None, **given: Any) -> None:
     with progress_bar() as on_progress:
         result = simulate(job, tables, privacy="plain", on_progress=on_progress)
     for path in written:
-        own = result.sites["here"]
-        write_consensus(path, own.ids, own.labels, own.memberships, result.classes)
+        site = result.sites["here"]
+        write_consensus(path, site.ids, site.labels, site.memberships, result.classes)
+    note_early_end(result)
     show(summary(result, Consensus.of(result, tables), truth), options.format_, written)

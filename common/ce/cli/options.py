@@ -10,20 +10,27 @@ from typing import Any, TypeVar
 import click
 
 from ce.cli.output import format_option as format_option
+from ce.declarations.registry import BUILT_IN, DEFAULT, model_names
 from ce.errors import ConfigError, InputError, UnknownColumn
-from ce.job import MODELS, Job
+from ce.job import Job
 from ce.labels import LabelTable, Noise
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+
+def _taking(outcome: str) -> str:
+    """The built-in models with this outcome, for a help text."""
+    return ", ".join(model.name for model in BUILT_IN if model.outcome == outcome)
+
+
 _OPTIONS = (
-    click.option("--clusters", type=int, metavar="K", help="Consensus clusters (bce, mixture)."),
+    click.option("--clusters", type=int, metavar="K", help=f"Consensus clusters ({_taking('clusters')})."),
     click.option(
         "--model",
-        type=click.Choice(MODELS),
-        default="bce",
+        type=click.Choice(model_names()),
+        default=DEFAULT,
         show_default=True,
-        help="Bayesian cluster ensemble, mixture model, or classifiers and clusterings together.",
+        help="; ".join(f"{model.name}: {model.title}" for model in BUILT_IN) + ".",
     ),
     click.option(
         "--class",
@@ -41,7 +48,7 @@ _OPTIONS = (
         metavar="S",
         help="Equal seeds, equal bits.",
     ),
-    click.option("--max-iterations", type=int, help="Default: 300, or 10 for bc3e."),
+    click.option("--max-iterations", type=int, help="Default: as the model declares it; 300, or 10 for bc3e."),
     click.option(
         "--posterior",
         type=click.Choice(["joint", "factorised"]),

@@ -19,8 +19,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ce import metrics
+from ce.declarations.registry import find_model
 from ce.errors import InputError
 from ce.labels import LabelTable
+from ce.models.convergence import ended_too_early
 from ce.protocol.engine.aggregator import Progress as Where
 from ce.protocol.topology.site_view import Categories
 from ce.simulation import Simulation
@@ -71,7 +73,7 @@ def check_outputs(paths: Sequence[Path], inputs: Sequence[Path | None]) -> None:
                 raise InputError(f"{path}: a consensus file is CSV: let its name end in .csv")
             if path.parent.exists() and not path.parent.is_dir():
                 raise InputError(f"{path.parent}: not a directory: choose another --out")
-            if path.exists() and any(own is not None and path.samefile(own) for own in inputs):
+            if path.exists() and any(file is not None and path.samefile(file) for file in inputs):
                 raise InputError(f"{path}: would overwrite a file that is read: choose another --out")
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror}") from error
@@ -83,7 +85,7 @@ class Consensus:
 
     ids: NDArray[np.str_]
     labels: NDArray[Any]
-    classes: Categories  # bc3e
+    classes: Categories  # of a model with classes
     columns: dict[str, NDArray[np.intp]]  # base clustering or classifier -> codes aligned with ids, -1 = missing
 
     @classmethod
@@ -100,8 +102,8 @@ class Consensus:
                 known = names.setdefault(column.name, {})
                 codes = np.array([known.setdefault(c, len(known)) for c in column.categories] or [0])
                 whole = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
-                own = column.likeliest.astype(np.intp)
-                whole[position[own >= 0]] = codes[own[own >= 0]]
+                likeliest = column.likeliest.astype(np.intp)
+                whole[position[likeliest >= 0]] = codes[likeliest[likeliest >= 0]]
         return cls(unique, labels[first], result.classes, columns)
 
     def agreement(self) -> dict[str, dict[str, float]]:
@@ -116,8 +118,8 @@ class Consensus:
     def scores(self, truth: LabelTable) -> dict[str, float]:
         """Agreement with the truth, over the objects that the truth names."""
         column = truth.columns[0]
-        position = {own: i for i, own in enumerate(self.ids)}
-        where = np.array([position.get(own, -1) for own in truth.ids])
+        position = {id_: i for i, id_ in enumerate(self.ids)}
+        where = np.array([position.get(id_, -1) for id_ in truth.ids])
         if (where < 0).all():
             raise InputError(f"{truth.source}: names none of the objects")
         known = column.likeliest.astype(np.intp)[where >= 0]
@@ -168,6 +170,16 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
     return report
 
 
+def note_early_end(result: Simulation) -> None:
+    """A line on standard error, whatever the format, if the limit of iterations ended the fit."""
+    job = result.job
+    if ended_too_early(find_model(job.model), converged=result.converged, max_iter=job.iterations, tol=job.tolerance):
+        click.echo(
+            f"warning: stopped after {job.iterations:,} iterations before it had converged: raise --max-iterations",
+            err=True,
+        )
+
+
 def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> None:
     """Print a summary as tables or as JSON."""
     if format_ == "json":
@@ -190,7 +202,7 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     console.print(facts)
 
     sizes = Table(title="Sizes", title_justify="left")
-    sizes.add_column("class" if report["model"] == "bc3e" else "cluster")
+    sizes.add_column("class" if find_model(report["model"]).takes_classes else "cluster")
     sizes.add_column("objects", justify="right")
     for name, size in report["sizes"].items():
         sizes.add_row(escape(name), f"{size:,}")

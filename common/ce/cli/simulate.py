@@ -1,4 +1,4 @@
-"""ce simulate: a job over several sites, each with its own labels, on this machine."""
+"""ce simulate: a job over several sites, each with a label file, on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ce.cli.options import Options, job_options
-from ce.cli.report import Consensus, check_outputs, progress_bar, show, summary
+from ce.cli.report import Consensus, check_outputs, note_early_end, progress_bar, show, summary
 from ce.consensus_file import write_consensus
 from ce.job import PRIVACY
 from ce.simulation import simulate as simulate_job
@@ -61,4 +61,5 @@ def simulate(
     for name, path in written.items():
         site = result.sites[name]
         write_consensus(path, site.ids, site.labels, site.memberships, result.classes)
+    note_early_end(result)
     show(summary(result, Consensus.of(result, tables), truth), options.format_, list(written.values()))

@@ -1,7 +1,34 @@
-"""Estimators: BCE, BC3E, Mixture. Each is its four steps (`ce.steps`) run by the engine on one site."""
+"""Estimators: BCE, BC3E, Mixture. Each is its four steps (`ce.steps`) run by the engine on one site.
 
-from ce.models.bc3e import BC3E
-from ce.models.bce import BCE
-from ce.models.mixture import Mixture
+Names are loaded when they are first used: the steps of a job need no estimator.
+"""
 
-__all__ = ["BC3E", "BCE", "Mixture"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ce.models.bc3e import BC3E
+    from ce.models.bce import BCE
+    from ce.models.mixture import Mixture
+    from ce.models.registry import estimator_of
+
+__all__ = ["BC3E", "BCE", "Mixture", "estimator_of"]
+
+_MODULES = {
+    "BC3E": "ce.models.bc3e",
+    "BCE": "ce.models.bce",
+    "Mixture": "ce.models.mixture",
+    "estimator_of": "ce.models.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

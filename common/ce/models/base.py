@@ -8,26 +8,34 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.declarations.declaration import ModelDeclaration
 from ce.errors import InputError
 from ce.labels import LabelTable
+from ce.models.convergence import ended_too_early, warn_of_early_end
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.local_run import Run, run
 from ce.protocol.topology.site_view import Categories
 from ce.ring import Reals
-from ce.steps.model import Model
+from ce.steps.model import Model, last_stage
 
 #: The one site of an estimator.
 HERE = "here"
 
 
 class Estimator:
-    """Base class of the consensus estimators."""
+    """Base class of the consensus estimators.
+
+    A subclass calls `_run_here` in `fit`, with its steps and with starts, which `_seed` may seed.
+    """
+
+    #: What its model declares, which says among other things whether a fit is meant to stop at its default `max_iter`.
+    declaration: ClassVar[ModelDeclaration | None] = None
 
     random_state: Any
     n_threads: int | None
@@ -76,7 +84,7 @@ class Estimator:
         classes: Categories = (),
         given: Mapping[str, Reals] | None = None,
     ) -> Run:
-        """Run the engine on one site and keep what all models report."""
+        """Run the engine on one site, set what all models report, and warn if `max_iter` ended the fit."""
         result = run(
             model,
             {HERE: table},
@@ -92,6 +100,9 @@ class Estimator:
         self.lower_bound_ = path.bounds[-1]
         self.n_iter_ = result.outcome.iterations
         self.converged_ = path.converged
+        last = last_stage(model)
+        if ended_too_early(self.declaration, converged=path.converged, max_iter=last.max_iter, tol=last.tol):
+            warn_of_early_end(last.max_iter, stacklevel=3)
         return result
 
     def _reporter(self) -> Callable[[Progress], None] | None:

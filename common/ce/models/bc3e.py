@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.consensus_file import class_labels
+from ce.declarations.bc3e import DECLARATION
 from ce.errors import InputError, LabelError
 from ce.labels import Column, LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
+from ce.models.classes import classes_of
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.protocol.topology.site_view import Categories
@@ -35,7 +37,8 @@ class BC3E(Estimator):
     start : "votes"; "diffused", the votes spread over the clusterings, unless those do not follow the classes; or
         {"mu": (n, k), "eps": (n, k)}.
     delta2, sigma2 : learnt, or fixed when given.
-    max_iter : 10 by default; run long, with soft votes, sigma² can collapse.
+    max_iter : 10 by default, where it is meant to stop without a warning; run long, with soft votes, sigma² can
+        collapse.
     tol, smoothing, local_loops, n_threads, progress : as for `BCE`. `random_state` is not used: nothing is random.
 
     Attributes
@@ -48,6 +51,8 @@ class BC3E(Estimator):
         classes, and the votes alone may do better.
     lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
     """
+
+    declaration = DECLARATION
 
     class_proba_: Reals
     classes_: NDArray[Any]
@@ -68,7 +73,7 @@ class BC3E(Estimator):
         start: Start = "votes",
         delta2: float | None = None,
         sigma2: float | None = None,
-        max_iter: int = 10,
+        max_iter: int = DECLARATION.max_iterations,
         tol: float = 1e-6,
         smoothing: float = 0.01,
         local_loops: int = 1,
@@ -138,32 +143,14 @@ class BC3E(Estimator):
 
     def resolve_classes(self, tables: Sequence[LabelTable]) -> Categories:
         """The classes in order: as given, 0 ... n_classes - 1, or all that the classifiers of these tables use."""
-        used: set[Any] = set()
-        for table in tables:
-            for column in table.classifiers:
-                used.update(column.categories)
-        if not used and not any(table.classifiers for table in tables):
-            raise InputError(
-                "no classifier: give its votes as classifications; in a file, as columns clf:NAME or --classifiers GLOB"
-            )
+        if self.classes is not None and self.n_classes not in (None, len(self.classes)):
+            raise InputError("classes and n_classes contradict each other: give one of them")
+        given: Categories | None = None
         if self.classes is not None:
-            if self.n_classes not in (None, len(self.classes)):
-                raise InputError("classes and n_classes contradict each other: give one of them")
-            classes = tuple(np.asarray(self.classes).tolist())
+            given = tuple(np.asarray(self.classes).tolist())
         elif self.n_classes is not None:
-            classes = tuple(range(positive("n_classes", self.n_classes)))
-        else:
-            if len({type(name) for name in used}) > 1:
-                raise InputError("classifiers use integers and text as classes: write them in one way")
-            classes = tuple(sorted(used))
-        if len(classes) < 2 or len(set(classes)) < len(classes):
-            raise InputError("at least two different classes are needed")
-        if any(isinstance(name, int) and name < 0 for name in classes):
-            raise InputError("classes are not negative: -1 means that nothing is known of an object")
-        unknown = len(used - set(classes))
-        if unknown:
-            raise InputError(f"classifiers use {unknown} class names that are not among the {len(classes)} given")
-        return classes
+            given = tuple(range(positive("n_classes", self.n_classes)))
+        return classes_of(given, tables)
 
     def _pooled(self, clusterings: Any, classifications: Any) -> LabelTable:
         table = LabelTable.from_arrays(clusterings)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.consensus_file import hard_labels
+from ce.declarations.bce import DECLARATION
 from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
@@ -17,7 +18,7 @@ from ce.models.start_tables import base_start, seeds_start
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
-from ce.steps.bce import BCESteps
+from ce.steps.bce import ANNEAL_ALPHA, ANNEAL_ITER, BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR
 
 Init = Literal["anneal", "dirichlet", "seeds++", "base"] | Mapping[str, Any]
@@ -34,7 +35,8 @@ class BCE(Estimator):
         "dirichlet" (the same without holding), "seeds++" (label rows far from each other), "base" (one of the base
         clusterings), or {"alpha": ..., "beta": [...], "gamma": ...} (alpha and gamma optional; one start).
     max_iter, tol : at most so many iterations; stop when the bound changes by less than `tol`, relative, or when no
-        label has moved for 5 iterations and it changes by less than 1e-4. tol=0 runs max_iter iterations.
+        label has moved for 5 iterations and it changes by less than 1e-4. tol=0 runs max_iter iterations;
+        else a fit that max_iter ends warns (`ce.errors.ConvergenceWarning`).
     smoothing : pseudo-count of every table entry; its prior is part of the bound.
     alpha, learn_alpha : the starting value without annealing, and the value when it is not learnt.
     schedule : "joint" (alpha and objects together, after 10 iterations of Newton) or "newton".
@@ -49,6 +51,8 @@ class BCE(Estimator):
     lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
     """
 
+    declaration = DECLARATION
+
     gamma_: Reals
     alpha_: Reals
     beta_: list[Reals]
@@ -60,9 +64,9 @@ class BCE(Estimator):
         *,
         n_init: int = 5,
         init: Init = "anneal",
-        anneal_alpha: float = 3.0,
-        anneal_iter: int = 50,
-        max_iter: int = 300,
+        anneal_alpha: float = ANNEAL_ALPHA,
+        anneal_iter: int = ANNEAL_ITER,
+        max_iter: int = DECLARATION.max_iterations,
         tol: float = 1e-6,
         smoothing: float = 0.01,
         alpha: float | Reals = 1.0,

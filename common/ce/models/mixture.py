@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.consensus_file import hard_labels
+from ce.declarations.mixture import DECLARATION
 from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, not_negative, positive
 from ce.protocol.engine.aggregator import Progress
@@ -31,6 +32,8 @@ class Mixture(Estimator):
     lower_bound_, bound_path_, n_iter_, converged_ : the log-likelihood plus the prior, and how it was reached.
     """
 
+    declaration = DECLARATION
+
     weights_: Reals
     beta_: list[Reals]
     categories_: list[NDArray[Any]]
@@ -40,7 +43,7 @@ class Mixture(Estimator):
         n_clusters: int = 8,
         *,
         n_init: int = 5,
-        max_iter: int = 300,
+        max_iter: int = DECLARATION.max_iterations,
         tol: float = 1e-6,
         smoothing: float = 0.01,
         random_state: Any = None,

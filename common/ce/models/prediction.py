@@ -21,7 +21,7 @@ _TOL = 1e-9
 
 
 class _Held(BCESteps):
-    """BCE whose tables never change: every row of every new table says "keep the old one"."""
+    """BCE whose beta never changes: every row of every new table is zero, which stands for "unchanged"."""
 
     def column(self, sums: Words, scale: Scale) -> Reals:
         return np.zeros(sums.shape)

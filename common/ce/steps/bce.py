@@ -22,6 +22,7 @@ from ce.kernels.special import log_beta, over_clusters, trigamma
 from ce.ring import Reals, Scale
 from ce.steps import dirichlet
 from ce.steps.model import (
+    AuditHints,
     GlobalDecision,
     Opening,
     Sizes,
@@ -31,12 +32,15 @@ from ce.steps.model import (
 from ce.steps.tables import PosteriorCells
 
 NEWTON_ITERATIONS = 10
+#: The start of a job, and of an estimator by default: alpha is held at this value for so many iterations.
+ANNEAL_ALPHA, ANNEAL_ITER = 3.0, 50
 #: A trial step is taken back when the bound falls by more than rounding can explain.
 ROUNDING = 1e-11
 
 
 class BCESteps(PosteriorCells):
     broadcast = ("alpha",)
+    audit = AuditHints(message="dirichlet", posterior_sums=True)
 
     def __init__(
         self,

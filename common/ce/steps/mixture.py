@@ -20,6 +20,7 @@ from ce.kernels.special import over_clusters
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import (
     CELL_BOUND,
+    AuditHints,
     GlobalDecision,
     Opening,
     Sizes,
@@ -37,6 +38,7 @@ class MixtureSteps(SmoothedTables):
     broadcast = ("weights",)
     cell_terms = (LOG_ZERO, 0.0)
     linear = True
+    audit = AuditHints(message="weights", log_beta=True)
 
     def __init__(self, k: int, n_starts: int, *, max_iter: int, tol: float, smoothing: float) -> None:
         self.k = k

@@ -64,6 +64,19 @@ class GlobalDecision:
     stop: NDArray[np.bool_] | None = None  # (starts,) the model itself says that it is done; None: none is
 
 
+@dataclass(frozen=True)
+class AuditHints:
+    """How `ce audit` reads a model's messages and totals. Without hints only attacks that fit any model are played."""
+
+    #: How an object's sums follow from its message: "dirichlet", message_h ∝ exp(psi(alpha_h + sum_h)), with the
+    #: global "alpha"; "weights", message_h ∝ weights_h exp(sum_h), with the global "weights"; None: they do not.
+    message: Literal["dirichlet", "weights"] | None = None
+    #: Whether an object's sums add ln beta of its labels (True), or beta itself.
+    log_beta: bool = False
+    #: Whether a label adds message_h beta_h / sum_g message_g beta_g, so that least squares take a total apart.
+    posterior_sums: bool = False
+
+
 class Model(ABC):
     """One consensus model. Instances hold options only, never data or results."""
 
@@ -77,6 +90,8 @@ class Model(ABC):
     normalised: ClassVar[bool] = False
     #: Whether an object's sums are one vector per label, whatever the object: then they can be taken apart again.
     linear: ClassVar[bool] = False
+    #: What an audit must know to play every attack.
+    audit: ClassVar[AuditHints] = AuditHints()
 
     n_starts: int
     k: int
@@ -185,6 +200,13 @@ def stage_of(model: Model, stage: int) -> Model:
     for _ in range(stage):
         following = model.next_stage()
         assert following is not None
+        model = following
+    return model
+
+
+def last_stage(model: Model) -> Model:
+    """The model of the last stage, given that of the first: its bound is the one that is reported."""
+    while (following := model.next_stage()) is not None:
         model = following
     return model
 

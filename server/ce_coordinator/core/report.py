@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from ce.declarations.registry import find_model
 from ce.job import Job
 from ce.protocol.engine.aggregator import Outcome
 from ce.protocol.topology.topology import Topology
 from ce.ring import Reals
-
-_GLOBALS = {"bce": ("alpha",), "mixture": ("weights",), "bc3e": ("mu", "sigma2", "delta2")}
 
 
 def operator_report(
@@ -58,7 +57,7 @@ def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -
         "converged": path.converged,
         "sizes": [int(size) if visible else None for size, visible in zip(outcome.sizes, shown, strict=True)],
         "min_cluster": min_cluster,
-        "parameters": {name: _visible(outcome.globals[name][0], shown) for name in _GLOBALS[job.model]},
+        "parameters": {name: _visible(outcome.globals[name][0], shown) for name in find_model(job.model).parameters},
         # Columns with one holder are known to their holder only. Categories go by their tokens.
         "tables": {
             column.name: {

@@ -29,6 +29,9 @@ from ce.models import BC3E
 from ce.protocol.engine import cell_passes as holdings
 from ce.steps.bc3e import SWEEPS
 
+#: Of tests that compare fits after a few iterations, converged or not.
+ends_early = pytest.mark.filterwarnings("ignore::ce.errors.ConvergenceWarning")
+
 laws = settings(deadline=None, max_examples=4, derandomize=True)
 
 seeds = st.integers(0, 2**32 - 1)
@@ -799,6 +802,7 @@ def assert_same_bits(one: BC3E, other: BC3E, rows: Any = slice(None)) -> None:
 
 
 @pytest.mark.parametrize("start", ["votes", "diffused"])
+@ends_early
 def test_nothing_is_random_and_neither_threads_nor_tiles_change_a_bit(
     start: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -995,6 +999,7 @@ def test_probabilities_of_no_classifier_are_refused_clearly() -> None:
         BC3E().fit(clusterings, np.zeros((60, 0, 3)))
 
 
+@ends_early
 def test_a_clustering_without_any_label_does_no_harm() -> None:
     _, clusterings, votes = arrays()
     for start in ("votes", "diffused"):

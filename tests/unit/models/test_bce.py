@@ -34,6 +34,9 @@ from ce.steps.bce import BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR
 from ce.steps.model import GlobalDecision
 
+#: Of tests that compare fits after a few iterations, converged or not.
+ends_early = pytest.mark.filterwarnings("ignore::ce.errors.ConvergenceWarning")
+
 laws = settings(deadline=None, max_examples=6, derandomize=True)
 
 seeds = st.integers(0, 2**32 - 1)
@@ -707,6 +710,7 @@ def quick(k: int, seed: int, **extra: Any) -> BCE:
 
 
 @pytest.mark.parametrize("init", ["anneal", "dirichlet", "seeds++", "base"])
+@ends_early
 def test_equal_seeds_give_equal_bits_and_other_seeds_do_not(init: str) -> None:
     _, labels = clear_ensemble()
     labels = np.where(np.random.default_rng(2).random(labels.shape) < 0.3, -1, labels)
@@ -725,6 +729,7 @@ def test_a_generator_as_random_state_is_reproducible() -> None:
         assert_same_bits(one, other)
 
 
+@ends_early
 def test_neither_threads_nor_tiles_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.random.default_rng(1).integers(-1, 4, (400, 5))
     one = quick(3, 0, max_iter=20).fit(labels)
@@ -735,6 +740,7 @@ def test_neither_threads_nor_tiles_change_a_bit(monkeypatch: pytest.MonkeyPatch)
 
 @laws
 @given(seed=seeds, k=st.integers(2, 4))
+@ends_early
 def test_rows_in_another_order_get_the_same_bits(seed: int, k: int) -> None:
     table = problem(seed, soft=True)
     order = np.random.default_rng(seed).permutation(table.n_objects)
@@ -743,6 +749,7 @@ def test_rows_in_another_order_get_the_same_bits(seed: int, k: int) -> None:
 
 @laws
 @given(seed=seeds, k=st.integers(2, 4))
+@ends_early
 def test_columns_in_another_order_get_the_same_bits(seed: int, k: int) -> None:
     table = problem(seed, soft=True)
     names = [column.name for column in table.columns]
@@ -756,6 +763,7 @@ def test_columns_in_another_order_get_the_same_bits(seed: int, k: int) -> None:
 
 @laws
 @given(seed=seeds, k=st.integers(2, 4))
+@ends_early
 def test_equal_rows_get_equal_bits_and_counting_them_once_changes_nothing(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
     table = problem(seed, soft=True, largest=12)
@@ -856,6 +864,7 @@ def test_a_clear_ensemble_gives_its_partition_whatever_its_clusters_are_called(i
 
 @settings(laws, max_examples=4)
 @given(seed=seeds, k=st.integers(2, 4))
+@ends_early
 def test_a_start_runs_the_same_alone_as_in_company_and_the_best_wins(seed: int, k: int) -> None:
     table = problem(seed)
     together = BCE(k, init="dirichlet", n_init=3, max_iter=60, tol=1e-5, random_state=seed).fit(table)
@@ -921,6 +930,7 @@ def test_new_objects_are_inferred_by_cell_and_object_steps_alone() -> None:
 
 @laws
 @given(seed=seeds, k=st.integers(2, 4))
+@ends_early
 def test_perplexity_is_never_below_1(seed: int, k: int) -> None:
     table = problem(seed, soft=True)
     model = quick(k, seed).fit(table)
@@ -1018,6 +1028,7 @@ def test_a_pickled_model_predicts_the_same() -> None:
         assert twin.get_params() == model.get_params()
 
 
+@ends_early
 def test_fitting_leaves_parameters_and_labels_untouched() -> None:
     _, labels = clear_ensemble()
     kept = labels.copy()
@@ -1118,6 +1129,7 @@ def test_soft_labels_that_are_no_distributions_are_refused_by_their_column_and_n
 
 
 @pytest.mark.parametrize("init", ["anneal", "dirichlet", "seeds++", "base"])
+@ends_early
 def test_a_column_without_any_label_does_no_harm(init: str) -> None:
     _, labels = clear_ensemble()
     labels = np.insert(labels, 2, -1, axis=1)
@@ -1159,6 +1171,7 @@ def test_taking_steps_back_does_not_change_the_number_of_iterations(
 
 @pytest.mark.parametrize("k", [1, 2, 7])
 @pytest.mark.parametrize("labels", [[[0]], [[0], [0]], [[0, 1]], [[0, -1], [-1, 1]], [[5, 5, 5]] * 4])
+@ends_early
 def test_the_smallest_tables_can_be_fitted(k: int, labels: list[list[int]]) -> None:
     model = BCE(k, n_init=2, anneal_iter=5, max_iter=40, random_state=0).fit(np.array(labels))
     assert_never_decreases(model.bound_path_)
@@ -1186,6 +1199,7 @@ def test_progress_is_reported_to_a_callable_once_per_iteration() -> None:
 
 @settings(laws, max_examples=5)
 @given(seed=seeds, k=st.integers(2, 4))
+@ends_early
 def test_renaming_the_clusters_of_columns_gives_the_same_consensus_from_the_same_seed(seed: int, k: int) -> None:
     """Whatever the data: a start knows the categories by their objects, not by their names."""
     rng = np.random.default_rng(seed)
