@@ -120,7 +120,7 @@ class SiteRounds:
     @property
     def labels(self) -> list[CheckpointId]:
         """The states of this job, under this alignment, that this site could go on from."""
-        return self._checkpoints.labels(self._part.job.name, self._context)
+        return self._checkpoints.ids(self._part.job.name, self._context)
 
     def _resumed(self, task: Task) -> Answer:
         """Go on from a state that was kept, and answer as then."""

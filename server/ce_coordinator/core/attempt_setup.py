@@ -1,5 +1,6 @@
-"""The first half of an attempt at a job: key shares, the sealed job key, enrolments. The coordinator only relays and
-checks; it cannot open what it relays.
+"""The first half of an attempt, as in ce_client.attempt.setup: key shares, the encrypted job key, enrolments.
+
+The coordinator checks and relays; it cannot decrypt what it relays.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ce_proto.v1 import site_pb2 as pb
 
 _TAG_SIZE = 16
 _LONGEST_NAME = 200
-#: A certificate of ours has some 500 bytes.
+#: Bytes. A certificate that `sign` issues has some 500.
 _LONGEST_CERTIFICATE = 4096
 _WRITTEN = {pb.CATEGORY_KIND_UNSPECIFIED: None, pb.CATEGORY_KIND_INTEGER: "integers", pb.CATEGORY_KIND_TEXT: "text"}
 _KINDS = {pb.COLUMN_KIND_CLUSTERING: "clustering", pb.COLUMN_KIND_CLASSIFIER: "classifier"}
@@ -50,30 +51,30 @@ class _Arriving:
 
 
 class AttemptSetup:
-    """Who has shared a key, who has enrolled, and what to tell whom."""
+    """Which sites have shared a key and which have enrolled, and what is relayed to whom."""
 
     def __init__(self, attempt: Attempt, uses_votes: bool, limits: Limits) -> None:
         self.attempt = attempt
         self.enrolments: dict[str, Enrolment] = {}
-        self.signed: dict[str, tuple[Summary, bytes]] = {}  # what each has enrolled, with its signature
+        self.signed: dict[str, tuple[Summary, bytes]] = {}  # by site: what it has enrolled, with its signature
         self.revision = 0  # of the present alignment
-        self.min_cluster = 0  # smallest cluster of which the operator may be shown anything, by the sites' wishes
+        self.min_cluster = 0  # the largest that a site asks for: smaller clusters are withheld from the operator
         self._uses_votes = uses_votes
         self._limits = limits
         self._shares: dict[str, KeyShare] = {}
         self._certificates: dict[str, x509.Certificate] = {}
-        self._sealed: dict[str, pb.EncryptedKey] | None = None
+        self._job_keys: dict[str, pb.EncryptedKey] | None = None
         self._arriving: dict[str, _Arriving] = {}
         self._objects: dict[str, int] = {}  # by site
-        self._over = False  # iterations have begun
+        self._closed = False  # iterations have begun
 
     @property
     def awaited(self) -> set[str]:
-        """The sites whose turn it is."""
+        """The sites that have to send something before the setup can continue."""
         roster = set(self.attempt.roster)
         if len(self._shares) < len(roster):
             return roster - self._shares.keys()
-        if self._sealed is None:
+        if self._job_keys is None:
             return {self.attempt.roster[0]}
         return roster - self.enrolments.keys()
 
@@ -82,50 +83,53 @@ class AttemptSetup:
         return len(self.enrolments) == len(self.attempt.roster)
 
     def has_begun(self, site: str) -> bool:
-        """Whether the site has made a key for this attempt; one that forgot it needs another attempt."""
+        """Whether the site has made a key for this attempt; when it has lost that key, another attempt is needed."""
         return site in self._shares
 
     def is_enrolling(self, site: str) -> bool:
-        """Whether the site is in the middle of an enrolment."""
+        """Whether some, not all, of the site's enrolment has arrived."""
         return site in self._arriving
 
     def objects(self, site: str) -> int:
         return self._objects.get(site, 0)
 
     def forget_objects(self) -> None:
-        """Iterations begin, and nobody can leave anything out any more: pseudonyms have done their work."""
-        nothing = Enrolment(np.empty(0, dtype=f"V{TOKEN_SIZE}"), ())
-        self.enrolments = dict.fromkeys(self.enrolments, nothing)
-        self._over = True
+        """Iterations begin: no site can leave out objects any more, and pseudonyms are not needed any more."""
+        empty = Enrolment(np.empty(0, dtype=f"V{TOKEN_SIZE}"), ())
+        self.enrolments = dict.fromkeys(self.enrolments, empty)
+        self._closed = True
 
     def offer(self) -> pb.CoordinatorFrame:
         a = self.attempt
         return pb.CoordinatorFrame(offer=pb.Offer(job=a.job, epoch=a.epoch, definition=a.definition, roster=a.roster))
 
-    def told(self, site: str) -> list[pb.CoordinatorFrame]:
-        """What a site should have been told by now and may have missed, when it connects again."""
+    def frames_after_reconnect(self, site: str) -> list[pb.CoordinatorFrame]:
+        """What this site may have missed while it had no stream: the offer, the peers, its job key."""
         self._arriving.pop(site, None)
         if site not in self._shares:
             return [self.offer()]
         frames = []
         if len(self._shares) == len(self.attempt.roster) and site not in self.enrolments:
             frames.append(self._peers())
-            if self._sealed is not None and site in self._sealed:
-                frames.append(pb.CoordinatorFrame(encrypted_key=self._sealed[site]))
+            if self._job_keys is not None and site in self._job_keys:
+                frames.append(pb.CoordinatorFrame(encrypted_key=self._job_keys[site]))
         return frames
 
     def share_key(self, site: str, connection_fingerprint: str, message: pb.KeyShare) -> Outgoing:
         share = KeyShare(message.public_key, message.certificate, message.signature)
         if site in self._shares:
             if share != self._shares[site]:
-                raise MessageError("key_share: another one was given for this epoch")
+                raise MessageError("key_share: differs from the one that was sent before in this epoch")
             return []
-        # Every share is relayed to every site: neither may one that no site can use, nor one that fills a frame.
+        # Every share is relayed to every site: one that no site can use, or that fills a frame, must not be.
         if len(share.public_key) != PUBLIC_KEY_SIZE or len(share.certificate) > _LONGEST_CERTIFICATE:
-            raise MessageError("key_share: public_key is 32 bytes, and certificate not endless")
+            raise MessageError(
+                f"key_share: expected a public_key of {PUBLIC_KEY_SIZE} bytes and a certificate of at most "
+                f"{_LONGEST_CERTIFICATE:,}, got {len(share.public_key):,} and {len(share.certificate):,}"
+            )
         certificate = check_key_share(self.attempt, site, share)
         if fingerprint(certificate) != connection_fingerprint:
-            raise MessageError("key_share: the certificate is not the one of this connection")
+            raise MessageError("key_share: expected the certificate of this connection, got another")
         self._shares[site] = share
         self._certificates[site] = certificate
         if len(self._shares) < len(self.attempt.roster):
@@ -136,25 +140,27 @@ class AttemptSetup:
     def relay_keys(self, site: str, message: pb.EncryptedKeys) -> Outgoing:
         first, *others = self.attempt.roster
         if site != first or len(self._shares) < len(self.attempt.roster):
-            raise MessageError("sealed_keys: only from the first site by name, after it knows its peers")
+            raise MessageError("encrypted_keys: only from the first site by name, after all sites have shared a key")
         if sorted(key.site for key in message.keys) != others:
-            raise MessageError("sealed_keys: not one for every other site")
+            raise MessageError("encrypted_keys: expected one for each other site")
         if any(len(k.nonce) != NONCE_SIZE or len(k.ciphertext) != KEY_SIZE + _TAG_SIZE for k in message.keys):
-            raise MessageError("sealed_keys: of another size")
-        if self._sealed is not None:
+            raise MessageError(
+                f"encrypted_keys: expected nonces of {NONCE_SIZE} bytes and ciphertexts of {KEY_SIZE + _TAG_SIZE} bytes"
+            )
+        if self._job_keys is not None:
             return []  # repeated after a broken stream
         a = self.attempt
-        self._sealed = {
+        self._job_keys = {
             key.site: pb.EncryptedKey(
                 job=a.job, epoch=a.epoch, site=key.site, nonce=key.nonce, ciphertext=key.ciphertext
             )
             for key in message.keys
         }
-        return [(name, pb.CoordinatorFrame(encrypted_key=sealed)) for name, sealed in self._sealed.items()]
+        return [(name, pb.CoordinatorFrame(encrypted_key=key)) for name, key in self._job_keys.items()]
 
     def enrol(self, site: str, message: pb.Enrolment) -> bool:
-        """A site's enrolment, or its beginning. True: it is complete, and not one that was here before."""
-        if self._sealed is None:
+        """A site's enrolment, or its beginning. True: it is complete, and does not repeat one that was accepted."""
+        if self._job_keys is None:
             raise MessageError("enrolment: comes before the job key")
         if not 0 < message.objects <= self._limits.objects_per_site:
             raise LimitReached(
@@ -164,13 +170,13 @@ class AttemptSetup:
         columns = self._columns(site, message.columns)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
         self._arriving[site] = _Arriving(message, columns, collector)
-        due = self.enrol_more(site, message.chunks)
-        # The pseudonyms are in the collector; what is kept of the frame is what was signed.
+        complete = self.enrol_more(site, message.chunks)
+        # The pseudonyms are in the collector; of the frame only what was signed is needed further.
         message.ClearField("chunks")
-        return due
+        return complete
 
     def enrol_more(self, site: str, chunks: arrays_pb2.ArrayChunks) -> bool:
-        """More of a site's enrolment; the same return value."""
+        """The next chunks of a site's enrolment. True: it is complete, and does not repeat one that was accepted."""
         arriving = self._arriving.get(site)
         if arriving is None:
             raise MessageError("more: no enrolment is under way")
@@ -181,17 +187,17 @@ class AttemptSetup:
         if known is not None and arriving.header.revision <= known[0].revision:
             return False  # repeated
         if list(arriving.collector.fraction_bits) != ["pseudonyms"]:
-            raise MessageError("enrolment: its one array is pseudonyms")
+            raise MessageError("enrolment: expected one array, pseudonyms")
         tokens = arriving.collector.arrays["pseudonyms"]
         if tokens.dtype != np.uint8 or tokens.shape != (arriving.header.objects, TOKEN_SIZE):
-            raise MessageError("pseudonyms: not 16 bytes for each object")
+            raise MessageError(f"pseudonyms: expected {TOKEN_SIZE} bytes for each object")
         objects = tokens.view(f"V{TOKEN_SIZE}").reshape(-1)
         if len(np.unique(objects)) < len(objects):
             raise MessageError("pseudonyms: two are equal")
         enrolment = Enrolment(objects, arriving.columns)
         summary = summary_of(enrolment, arriving.header.revision)
         if arriving.header.pseudonym_digest != summary.pseudonym_digest:
-            raise MessageError("pseudonym_digest: not that of the pseudonyms")
+            raise MessageError("pseudonym_digest: expected the digest of the pseudonyms")
         signature = arriving.header.signature
         check_enrolment(self.attempt, site, summary, signature, self._certificates[site])
         self._refuse_more(site, enrolment, summary)
@@ -201,12 +207,13 @@ class AttemptSetup:
         return True
 
     def _refuse_more(self, site: str, enrolment: Enrolment, summary: Summary) -> None:
-        """A later enrolment leaves something out, adds nothing, and answers the present alignment."""
-        if self._over:
+        """A later enrolment leaves out objects or columns, adds none, and answers the present alignment."""
+        if self._closed:
             raise MessageError("enrolment: the rounds have begun")
         former = self.enrolments.get(site)
-        if summary.revision != (0 if former is None else self.revision + 1):
-            raise MessageError("revision: not the one that follows")
+        expected = 0 if former is None else self.revision + 1
+        if summary.revision != expected:
+            raise MessageError(f"revision: expected {expected}, got {summary.revision}")
         if former is None:
             return
         names = {claim.name for claim in former.columns}
@@ -215,7 +222,7 @@ class AttemptSetup:
             claim.name not in names for claim in enrolment.columns
         )
         if added or not smaller:
-            raise MessageError("enrolment: a later one leaves something out, and adds nothing")
+            raise MessageError("enrolment: a later one leaves out objects or columns, and adds none")
 
     def _columns(self, site: str, claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
         columns: dict[str, ColumnClaim] = {}
