@@ -1,4 +1,4 @@
-"""coordinator.toml: where the coordinator listens, where its files are, how much it takes."""
+"""coordinator.toml: where the coordinator listens, where its files are, and its limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 from ce.errors import ConfigError
 from ce.service.settings import check_address, read_settings, setting
-from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.limits import Limits
 
 ENV_PREFIX = "CE_COORDINATOR_"
@@ -18,7 +18,7 @@ PASSPHRASE_VARIABLE = "CE_COORDINATOR_KEY_PASSPHRASE"
 AUTHORITY_PASSPHRASE_VARIABLE = "CE_COORDINATOR_AUTHORITY_PASSPHRASE"
 FILE_NAME = "coordinator.toml"
 LONGEST_TIMEOUT_S = 86_400
-#: More threads than this would only wait for each other.
+#: More threads than this would not make sums any faster.
 MOST_THREADS = 1024
 
 
@@ -48,6 +48,36 @@ class Log:
 
 
 @dataclass(frozen=True)
+class CheckpointSettings:
+    """Checkpoints: snapshots of running jobs, here and at every site, from which they go on after a restart."""
+
+    directory: Path = setting(
+        Path("checkpoints"), "Where the coordinator writes its own, encrypted under a key that is made there."
+    )
+    every_s: float = setting(5.0, "Seconds, at least, between two checkpoints of a job: what a restart may cost.")
+    every_exchanges: int = setting(
+        5, "Exchanges, at least, between two checkpoints of a job, so that a large job is not slowed down by them."
+    )
+    largest: int = setting(4 * 2**30, "Most bytes of one checkpoint; a job whose snapshot is larger runs without.")
+    least_free: int = setting(
+        100 * 2**20, "Bytes that a checkpoint must leave free on its disk, for the store and for results."
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.every_s <= 86_400:
+            raise ConfigError("checkpoints.every_s is a number of seconds from 0 to 86,400")
+        for key in ("every_exchanges", "largest"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"checkpoints.{key} is a whole number of at least 1")
+        if self.least_free < 0:
+            raise ConfigError("checkpoints.least_free is a whole number of at least 0")
+
+    @property
+    def interval(self) -> CheckpointInterval:
+        return CheckpointInterval(self.every_s, self.every_exchanges)
+
+
+@dataclass(frozen=True)
 class CoordinatorSettings:
     """All keys of coordinator.toml. Paths are relative to the file."""
 
@@ -58,11 +88,11 @@ class CoordinatorSettings:
         Path("authority"), "The authority's directory: ca.pem, issued/, and ca.key, which only signing needs."
     )
     denied: Path = setting(
-        Path("denied.txt"), "Fingerprints of keys that are not let in, one per line; read again when it changes."
+        Path("denied.txt"), "Fingerprints of keys that are refused, one per line; read again when the file changes."
     )
-    store: Path = setting(Path("coordinator.sqlite"), "Jobs and sites are kept here.")
+    store: Path = setting(Path("coordinator.sqlite"), "The database of jobs and sites.")
     min_cluster: int = setting(5, "Clusters with fewer objects than this are withheld from the operator's results.")
-    threads: int = setting(2, "Threads for large sums.")
+    threads: int = setting(2, "Threads for large sums and checkpoints.")
     metrics: str = setting(
         "",
         "Where to serve metrics and health over HTTP, to this machine or a network of your own: host:port, like "

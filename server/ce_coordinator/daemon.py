@@ -39,13 +39,13 @@ from ce_proto.v1 import operator_pb2, operator_pb2_grpc, site_pb2, site_pb2_grpc
 
 log = logging.getLogger("ce_coordinator")
 
-#: Calls that are under way when the daemon stops may end within this.
+#: Seconds within which open calls may end when the daemon stops.
 GRACE_S = 1.0
 
 
 def open_credentials(settings: CoordinatorSettings, now: datetime | None = None) -> tuple[str, TlsCredentials]:
     """The coordinator's name, key and certificate. Raises ConfigError with what to do."""
-    papers = Credentials.open(
+    credentials = Credentials.open(
         settings.key,
         settings.certificate,
         settings.authority / "ca.pem",
@@ -53,18 +53,17 @@ def open_credentials(settings: CoordinatorSettings, now: datetime | None = None)
         passphrase_variable=PASSPHRASE_VARIABLE,
         now=now,
     )
-    return papers.identity.name, TlsCredentials.of(papers)
+    return credentials.identity.name, TlsCredentials.of(credentials)
 
 
 def open_checkpoints(settings: CoordinatorSettings) -> CheckpointFiles:
-    """Where the states of jobs are kept, under a key of this machine. Raises ConfigError."""
-    keeping = settings.checkpoints
+    """The checkpoint files, encrypted under a key of this machine. Raises ConfigError."""
+    directory, limits = settings.checkpoints.directory, settings.checkpoints
     try:
-        key = local_key(keeping.directory / "key")
-        return CheckpointFiles(keeping.directory, key, keeping.largest, keeping.least_free)
+        return CheckpointFiles(directory, local_key(directory / "key"), limits.largest, limits.least_free)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{keeping.directory}: cannot be used: checkpoints.directory is one that the coordinator may write to"
+            f"{directory}: cannot be used: checkpoints.directory is one that the coordinator may write to"
         ) from error
 
 
@@ -93,15 +92,14 @@ def check_free(address: str, key: str = "listen") -> None:
 
 
 def raise_open_files() -> None:
-    """As many open files as the system lets this process have: every connection is one, also of callers who never get
-    further than that."""
+    """Allow as many open files as the system permits: each connection takes one, before its certificate is checked."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] = lambda port: None) -> None:
-    """Until SIGTERM or SIGINT. `on_ready` is told the port."""
+    """Serve until SIGTERM or SIGINT. `on_ready` is called with the port."""
     raise_open_files()
     name, credentials = open_credentials(settings)
     access = Authorisation(DenyList(settings.denied))
@@ -115,18 +113,17 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
             settings.min_cluster,
             store.jobs(),
             store.sites(),
-            settings.checkpoints,
-            checkpoints,
+            settings.checkpoints.interval,
             store.job,
         )
         machine.know(issued_sites(settings.authority))
         runner = Runner(machine, store, checkpoints, settings.threads)
         server, port, health = _server(settings, credentials, runner, access)
-        scraping = MetricsServer(runner.meter.registry.text, lambda: _health(runner))
+        metrics_server = MetricsServer(runner.metrics.registry.text, lambda: _health(runner))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, runner.stopping.set)
         if settings.metrics:
-            await scraping.start(settings.metrics)
+            await metrics_server.start(settings.metrics)
         await server.start()
         runner.start()
         log.info("listening", extra=fields(address=settings.listen, port=port, coordinator=name))
@@ -137,7 +134,7 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
         await runner.drain()
         await runner.stop(Unreachable("the coordinator is stopping: connect again"))
         await server.stop(GRACE_S)
-        await scraping.close()
+        await metrics_server.close()
     finally:
         store.close()
     log.info("stopped")
@@ -150,11 +147,11 @@ def _health(runner: Runner) -> tuple[bool, str]:
 def _server(
     settings: CoordinatorSettings, credentials: TlsCredentials, runner: Runner, access: Authorisation
 ) -> tuple[Any, int, Any]:
-    check_free(settings.listen)  # gRPC itself does not say why it cannot
+    check_free(settings.listen)  # gRPC itself gives no reason
     try:
         limits = settings.limits
-        counting = CountingInterceptor(runner.meter.sent, runner.meter.received)
-        # Room for some more on one connection, so that they are refused with a reason.
+        counting = CountingInterceptor(runner.metrics.sent, runner.metrics.received)
+        # More than may be open, so that CallLimits can refuse the others with a reason.
         most = 2 * limits.streams_per_certificate
         server, port = make_server(credentials, settings.listen, [counting, CallLimits(limits)], most_streams=most)
     except OSError as error:

@@ -1,6 +1,6 @@
 """Whatever happens to processes, streams and clocks: the job ends as if nothing had happened, or fails as it says.
 
-Schedules follow from their seeds. Planted bugs show that the invariants would be missed.
+Schedules follow from their seeds. Planted bugs prove that the checks detect violations.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
 from ce.protocol.modes.mask_binding import MaskBinding
 from ce_client.attempt.rounds import SiteRounds
-from ce_coordinator.core.attempt_rounds import AttemptRounds
-from ce_coordinator.core.instructions import SaveJob
+from ce_coordinator.core.attempt import JobAttempt
+from ce_coordinator.core.attempt_rounds import AttemptRounds, CheckpointDue
+from ce_coordinator.core.instructions import Instruction, SaveJob
 
 #: `make faults` asks for more.
 SCHEDULES = int(os.environ.get("CE_FAULT_SCHEDULES", "300"))
@@ -86,21 +87,21 @@ def _found(cases: Cases, match: str, seeds: range) -> None:
 def test_a_checkpoint_that_is_made_after_it_was_announced_is_noticed(
     cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    advance, keep = AttemptRounds.advance, AttemptRounds._keep
-    late: list[AttemptRounds] = []
+    checkpoint_due, all_answered = JobAttempt.checkpoint_due, JobAttempt._all_answered
+    late: list[CheckpointDue] = []
 
-    def announce(self: AttemptRounds) -> tuple[bool, str]:
-        late.append(self)
-        return True, ""
+    def announce(self: JobAttempt, due: CheckpointDue) -> list[Instruction]:
+        late.append(due)
+        return self.checkpoint_saved()
 
-    def keep_first(self: AttemptRounds, wanted: bool) -> Any:
-        while late:
-            keep(late.pop())  # when the next round is at hand
-        return advance(self, wanted)
+    def save_when_all_have_answered(self: JobAttempt, rounds: AttemptRounds, now: float) -> list[Instruction]:
+        saves = [step for due in late for step in checkpoint_due(self, due)]
+        late.clear()
+        return [*saves, *all_answered(self, rounds, now)]
 
-    monkeypatch.setattr(AttemptRounds, "_keep", announce)
-    monkeypatch.setattr(AttemptRounds, "advance", keep_first)
-    _found(cases, "which the coordinator has not kept", range(3))
+    monkeypatch.setattr(JobAttempt, "checkpoint_due", announce)
+    monkeypatch.setattr(JobAttempt, "_all_answered", save_when_all_have_answered)
+    _found(cases, "which the coordinator has not saved", range(3))
 
 
 def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(

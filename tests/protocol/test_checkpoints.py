@@ -76,7 +76,7 @@ class Processes:
         self.kept = kept
 
     def resume(self) -> CheckpointId | None:
-        labels = [set(own.labels("job", CONTEXT)) for own in self.kept.values()]
+        labels = [set(own.ids("job", CONTEXT)) for own in self.kept.values()]
         common = set.intersection(*labels)
         if not common:
             return None
@@ -196,8 +196,8 @@ def test_what_was_done_is_not_done_again_and_lost_checkpoints_cost_only_time(pri
     assert not second.run(1, 4)
     # A site whose newest state is gone, and then all of them: the one before it, then the beginning.
     site = next(iter(tables))
-    newest = kept[site].labels("job", CONTEXT)[-1]
-    del kept[site]._kept["job"][newest]  # type: ignore[attr-defined]
+    newest = kept[site].ids("job", CONTEXT)[-1]
+    del kept[site]._saved["job"][newest]  # type: ignore[attr-defined]
     third = Processes(model, tables, (), privacy, kept)
     older = third.resume()
     assert older is not None
@@ -253,11 +253,11 @@ SNAPSHOT = {
 
 def test_files_give_back_what_was_kept_and_keep_two(tmp_path: Path) -> None:
     own = files(tmp_path)
-    assert own.labels("demo", CONTEXT) == []
+    assert own.ids("demo", CONTEXT) == []
     for label in (CheckpointId(1, 3), CheckpointId(1, 9), CheckpointId(2, 4)):
         own.save("demo", CONTEXT, label, SNAPSHOT | {"round": label.round})
     own.save("other", CONTEXT, CheckpointId(1, 1), {"a": 1})
-    assert own.labels("demo", CONTEXT) == [CheckpointId(1, 9), CheckpointId(2, 4)]
+    assert own.ids("demo", CONTEXT) == [CheckpointId(1, 9), CheckpointId(2, 4)]
     found = files(tmp_path).load("demo", CONTEXT, CheckpointId(2, 4))
     assert found["round"] == 4
     assert found["numbers"] == SNAPSHOT["numbers"]
@@ -266,15 +266,15 @@ def test_files_give_back_what_was_kept_and_keep_two(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["arrays"][name], array)
         assert found["arrays"][name].dtype == array.dtype
     own.remove("demo")
-    assert own.labels("demo", CONTEXT) == []
-    assert own.labels("other", CONTEXT) == [CheckpointId(1, 1)]
+    assert own.ids("demo", CONTEXT) == []
+    assert own.ids("other", CONTEXT) == [CheckpointId(1, 1)]
     own.remove("never there")
 
 
 def test_files_are_of_one_key_one_job_and_one_alignment_and_show_nothing(tmp_path: Path) -> None:
     files(tmp_path).save("demo", CONTEXT, CheckpointId(1, 3), SNAPSHOT | {"text": "canary-4711"})
-    assert files(tmp_path, bytes([1]) * 32).labels("demo", CONTEXT) == []
-    assert files(tmp_path).labels("demo", b"another") == []
+    assert files(tmp_path, bytes([1]) * 32).ids("demo", CONTEXT) == []
+    assert files(tmp_path).ids("demo", b"another") == []
     with pytest.raises(CheckpointFailed):
         files(tmp_path).load("demo", b"another", CheckpointId(1, 3))
     [path] = tmp_path.rglob("*.kept")
@@ -282,7 +282,7 @@ def test_files_are_of_one_key_one_job_and_one_alignment_and_show_nothing(tmp_pat
     assert "demo" not in str(path)
     assert path.stat().st_mode & 0o077 == 0
     path.rename(path.with_name("1-4.kept"))  # another moment
-    assert files(tmp_path).labels("demo", CONTEXT) == []
+    assert files(tmp_path).ids("demo", CONTEXT) == []
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -304,7 +304,7 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path_factory: pytest.TempPathFact
     else:
         content = bytearray(data.draw(st.binary(max_size=100)))
     path.write_bytes(content)
-    assert own.labels("demo", CONTEXT) == []
+    assert own.ids("demo", CONTEXT) == []
     with pytest.raises(CheckpointFailed):
         own.load("demo", CONTEXT, CheckpointId(1, 3))
 
@@ -316,20 +316,20 @@ def test_frames_that_are_cut_off_at_their_ends_are_noticed(tmp_path: Path) -> No
     content = path.read_bytes()
     head = 6 + 2 + 16
     path.write_bytes(content[: head + 4 + 2**20 + 16])  # whole frames, but not all
-    assert own.labels("demo", CONTEXT) == []
+    assert own.ids("demo", CONTEXT) == []
 
 
 def test_what_is_too_large_or_has_no_room_is_not_kept_and_the_older_ones_stay(tmp_path: Path) -> None:
     own = files(tmp_path, largest=1000)
     own.save("demo", CONTEXT, CheckpointId(1, 3), {"a": np.zeros(10)})
-    with pytest.raises(CheckpointFailed, match="may take 1,000"):
+    with pytest.raises(CheckpointFailed, match="larger than 1,000 bytes"):
         own.save("demo", CONTEXT, CheckpointId(1, 4), {"a": np.zeros(1000)})
     if Path("/dev/full").exists():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.fsync", _full)
             with pytest.raises(CheckpointFailed, match="No space left"):
                 own.save("demo", CONTEXT, CheckpointId(1, 4), {"a": np.zeros(10)})
-    assert own.labels("demo", CONTEXT) == [CheckpointId(1, 3)]
+    assert own.ids("demo", CONTEXT) == [CheckpointId(1, 3)]
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["1-3.kept"]
 
 

@@ -25,7 +25,8 @@ from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.rosters import Rosters
-from ce_coordinator.core.instructions import Compute, Instruction
+from ce_coordinator.core.events import Event
+from ce_coordinator.core.instructions import Compute, Instruction, LoadCheckpoint, SaveCheckpoint
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import site_pb2 as pb
 from support.mutations import MARK, damaged, mutated
@@ -54,7 +55,8 @@ class BusyTable(Table):
 
     def __init__(self, sites: Mapping[str, ClientSettings], rng: Random, limits: Limits | None = None) -> None:
         self.rng = rng
-        self.work: list[tuple[Compute, Any]] = []  # with its result, if that is there already
+        #: What a runner does on a thread, with the event that answers it, if that is there already.
+        self.work: list[tuple[Compute | SaveCheckpoint | LoadCheckpoint, Event | None]] = []
         self.corrupting: dict[str, list[int]] = {}  # seeds, for the next frames of a site
         self.sent: dict[str, list[bytes]] = {site: [] for site in sites}
         self.heard: dict[str, list[bytes]] = {site: [] for site in sites}
@@ -62,9 +64,9 @@ class BusyTable(Table):
 
     def do(self, steps: list[Instruction]) -> None:
         for step in steps:
-            if isinstance(step, Compute):
+            if isinstance(step, Compute | SaveCheckpoint | LoadCheckpoint):
                 # On a thread: its effects may be there long before the machine hears of them.
-                self.work.append((step, outcome(step) if self.rng.random() < 0.5 else None))
+                self.work.append((step, self.answer_of(step) if self.rng.random() < 0.5 else None))
             else:
                 super().do([step])
 
@@ -78,8 +80,8 @@ class BusyTable(Table):
         if kind == "down":
             self.deliver_down(what)
         elif kind == "work":
-            step, result = self.work.pop(what)
-            self.do(self.machine.computed(step.job, step.epoch, result or outcome(step), self.now))
+            step, event = self.work.pop(what)
+            self.do(self.machine.handle(event or self.answer_of(step), self.now))
         else:
             at = next(at for at, (session, _) in enumerate(self.up) if session == what)
             first = self.up[at]
@@ -150,13 +152,6 @@ class BusyTable(Table):
                 return
             self.connect(*closed)
         raise AssertionError("streams are closed again and again")
-
-
-def outcome(step: Compute) -> Any:
-    try:
-        return step.work()
-    except Exception as error:
-        return error
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A table whose coordinator is the real conductor, on an event loop: records, timers and threads, without a socket."""
+"""A table whose coordinator is the real runner, on an event loop: records, timers and threads, without a socket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from ce.service.checkpoints import Checkpoints
 from ce_client.config import ClientSettings
-from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
+from ce_coordinator.core.events import JobSubmitted
 from ce_coordinator.core.instructions import Instruction
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
@@ -29,13 +30,13 @@ class Disk(MemoryStore):
 
     def save_job(self, record: JobRecord) -> None:
         if record.state in self.full_for:
-            raise StoreFailed("the disk did not do its part (SQLITE_FULL)")
+            raise StoreFailed("the write failed (SQLITE_FULL)")
         super().save_job(record)
         self.saved.append((record.name, record.state))
 
     def save_site(self, record: SiteRecord) -> None:
         if self.full_for:
-            raise StoreFailed("the disk did not do its part (SQLITE_FULL)")
+            raise StoreFailed("the write failed (SQLITE_FULL)")
         super().save_site(record)
 
 
@@ -47,17 +48,16 @@ class ConductedTable(Table):
         sites: Mapping[str, ClientSettings],
         store: Store,
         limits: Limits | None = None,
-        keeping: CheckpointSettings | None = None,
+        interval: CheckpointInterval | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         self.runner: Runner | None = None
         self.closed_with: dict[int, BaseException] = {}
-        super().__init__(sites, limits, keeping)
-        kept = checkpoints or self.checkpoints
-        own = {"keeping": keeping or CheckpointSettings(every_s=86_400), "checkpoints": kept}
-        self.machine = Machine("table", "test", limits or Limits(), 1, store.jobs(), store.sites(), **own)  # type: ignore[arg-type]
+        super().__init__(sites, limits, interval)
+        interval = interval or CheckpointInterval(every_s=86_400)
+        self.machine = Machine("table", "test", limits or Limits(), 1, store.jobs(), store.sites(), interval)
         self.machine.know({name: seat.site_files.settings.name for name, seat in self.seats.items()})
-        self.runner = Runner(self.machine, store, kept)
+        self.runner = Runner(self.machine, store, checkpoints or self.checkpoints)
         self.now = self.runner.now()
         self.runner.start()
 
@@ -89,7 +89,7 @@ class ConductedTable(Table):
 
     def submit(self, definition: bytes, token: str = "token") -> None:
         assert self.runner is not None
-        self.runner.submit(definition, token, "olga")
+        self.runner.handle(JobSubmitted(definition, token, "olga"))
         self.fetch()
 
     async def rest(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import ce
 from ce_client.config import ClientSettings
-from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from support.problems import TOPOLOGIES, deal, problem
 from support.processes import write_labels
 from support.tabletop import PERMISSIVE, make_sites
@@ -25,8 +25,8 @@ FAULTS = ("crash", "crash", "at a write", "at a write", "both", "all", "cut", "c
 BUSY_S = 0.8
 #: After the last fault everything is over within this.
 PATIENCE_S = 400.0
-#: Every iteration is kept, or hardly any.
-EAGER, LAZY = CheckpointSettings(every_s=0.0, every_exchanges=1), CheckpointSettings(every_s=0.15, every_exchanges=2)
+#: A checkpoint in every iteration, or in hardly any.
+EAGER, LAZY = CheckpointInterval(every_s=0.0, every_exchanges=1), CheckpointInterval(every_s=0.15, every_exchanges=2)
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _judge(world: World, expected: dict[str, bytes], cases: Cases, case: Case) -
             found.pop(gone, None)  # what it has is of an attempt that it was in
         if found != expected:
             raise Violation("the results are not those of an undisturbed run")
-        if any(world.checkpoints.all_labels(world.job)):
+        if any(world.checkpoints.all_ids(world.job)):
             raise Violation("checkpoints outlive the job")
     else:
         _check_declared(world)

@@ -20,7 +20,7 @@ from ce.identity.certificates import fingerprint
 from ce.identity.keys import make_key, write_key
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
-from ce.service.checkpoints import MemoryCheckpoints
+from ce.service.checkpoints import CheckpointFailed, MemoryCheckpoints
 from ce.transport.frames import PROTOCOL
 from ce_client.attempt.attempt import SiteAttempt
 from ce_client.config import ClientSettings
@@ -28,14 +28,17 @@ from ce_client.daemon.jobs import SiteJobs
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
-from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
+from ce_coordinator.core.events import CheckpointLoaded, CheckpointSaved, Computed, Event
 from ce_coordinator.core.instructions import (
     Changed,
     Close,
     Compute,
     Instruction,
+    LoadCheckpoint,
     Note,
     RemoveCheckpoints,
+    SaveCheckpoint,
     SaveJob,
     SaveSite,
     Send,
@@ -131,13 +134,12 @@ class Table:
         self,
         sites: Mapping[str, ClientSettings],
         limits: Limits | None = None,
-        keeping: CheckpointSettings | None = None,
+        interval: CheckpointInterval | None = None,
     ) -> None:
         self.now = 1000.0
         self.store = MemoryStore()
         self.checkpoints = MemoryCheckpoints()
-        own = {"keeping": keeping, "checkpoints": self.checkpoints}
-        self.machine = Machine("table", "test", limits or Limits(), 1, **own)  # type: ignore[arg-type]
+        self.machine = Machine("table", "test", limits or Limits(), 1, checkpoint_interval=interval)
         self.seats = {name: seat_of(settings) for name, settings in sites.items()}
         self.machine.know({name: fingerprint(seat.site_files.certificate) for name, seat in self.seats.items()})
         self.down: dict[str, deque[bytes]] = {name: deque() for name in self.seats}
@@ -147,7 +149,7 @@ class Table:
         self.up_recording: list[bytes] = []
         self._sessions: dict[int, str] = {}
         self._numbers = 0
-        self.do(self.machine.start(self.now))
+        self.do(self.machine.jobs.start(self.now))
 
     def connect(self, *sites: str) -> None:
         for site in sites or self.seats:
@@ -178,8 +180,7 @@ class Table:
         self.seats[site].session = seat.session
 
     def submit(self, definition: bytes, token: str = "token") -> None:
-        _, steps = self.machine.submit(definition, token, "olga", self.now)
-        self.do(steps)
+        self.do(self.machine.submit(definition, token, "olga", self.now))
 
     def do(self, steps: list[Instruction]) -> None:
         for step in steps:
@@ -193,12 +194,8 @@ class Table:
                     self.closed.append((site, str(error)))
                     if self.seats[site].session == session:
                         self.lose_stream(site)
-                case Compute(job, epoch, _, work):
-                    try:
-                        result: Any = work()
-                    except Exception as error:
-                        result = error
-                    self.do(self.machine.computed(job, epoch, result, self.now))
+                case Compute() | SaveCheckpoint() | LoadCheckpoint():
+                    self.do(self.machine.handle(self.answer_of(step), self.now))
                 case SaveJob(record):
                     self.store.save_job(record)
                 case SaveSite(record):
@@ -209,6 +206,27 @@ class Table:
                     self.notes.append(step)
                 case Changed():
                     pass
+
+    def answer_of(self, step: Compute | SaveCheckpoint | LoadCheckpoint) -> Event:
+        """Carry out what a runner carries out on a thread; the event that answers it."""
+        match step:
+            case Compute():
+                try:
+                    result: Any = step.work()
+                except Exception as error:
+                    result = error
+                return Computed(step.job, step.epoch, result)
+            case SaveCheckpoint():
+                self.checkpoints.save(step.job, step.context, step.checkpoint_id, step.snapshot)
+                return CheckpointSaved(step.job, step.epoch, step.checkpoint_id)
+            case LoadCheckpoint():
+                for checkpoint_id in step.checkpoint_ids:
+                    try:
+                        snapshot = self.checkpoints.load(step.job, step.context, checkpoint_id)
+                    except CheckpointFailed:
+                        continue
+                    return CheckpointLoaded(step.job, step.epoch, checkpoint_id, snapshot)
+                return CheckpointLoaded(step.job, step.epoch)
 
     def deliver_down(self, site: str) -> None:
         """One frame reaches a site, which may answer."""

@@ -34,14 +34,29 @@ from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger, entries, verify
-from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
+from ce_coordinator.core.events import (
+    CheckpointLoaded,
+    CheckpointSaved,
+    Computed,
+    CoordinatorStarted,
+    DeadlineReached,
+    DrainRequested,
+    Event,
+    FrameReceived,
+    JobSubmitted,
+    SiteConnected,
+    SiteDisconnected,
+)
 from ce_coordinator.core.instructions import (
     Changed,
     Close,
     Compute,
     Instruction,
+    LoadCheckpoint,
     Note,
     RemoveCheckpoints,
+    SaveCheckpoint,
     SaveJob,
     SaveSite,
     Send,
@@ -90,7 +105,7 @@ class World:
         sites: Mapping[str, ClientSettings],
         definition: bytes,
         watch: Watch,
-        keeping: CheckpointSettings,
+        interval: CheckpointInterval,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
@@ -105,7 +120,7 @@ class World:
         self.definition = definition
         self.job = ce.Job.from_definition(definition).name
         self.watch = watch
-        self.keeping = keeping
+        self.interval = interval
         self.happened: list[str] = []
         self.resumed = 0
         self.attempts = 0
@@ -178,15 +193,13 @@ class World:
             1,
             self.store.jobs(),
             self.store.sites(),
-            self.keeping,
-            self.checkpoints,
+            self.interval,
         )
         for name, settings in self.settings.items():
             self.machine.know({name: self.watch.fingerprints[settings.name]})
-        self.do(self.machine.start(self.wall))
+        self._pass(CoordinatorStarted())
         if self.store.job(self.job) is None:  # the operator tries until it is taken
-            _, steps = self.machine.submit(self.definition, "token", "olga", self.wall)
-            self.do(steps)
+            self._pass(JobSubmitted(self.definition, "token", "olga"))
         self._tick_later()
 
     def kill(self, process: str) -> None:
@@ -239,8 +252,7 @@ class World:
 
         def arrives() -> None:
             if stream.open_there and self.machine is not None:
-                machine, print_ = self.machine, self.watch.fingerprints[site]
-                self.as_process(HUB, lambda: self.do(machine.connected(stream.number, site, print_, hello, self.wall)))
+                self.handle(SiteConnected(stream.number, site, self.watch.fingerprints[site], hello))
 
         self.at(self._latency(), arrives, HUB)
 
@@ -261,8 +273,7 @@ class World:
     def _ended_there(self, stream: Stream) -> None:
         if stream.open_there and self.machine is not None:
             stream.open_there = False
-            machine = self.machine
-            self.as_process(HUB, lambda: self.do(machine.disconnected(stream.number, "broke", self.wall)))
+            self.handle(SiteDisconnected(stream.number, "broke"))
 
     def _carry(self, stream: Stream, direction: str, frame: bytes, times: int = 1) -> None:
         """One frame on its way."""
@@ -288,9 +299,7 @@ class World:
     def _reach_hub(self, stream: Stream, frame: bytes) -> None:
         if self.machine is None:
             return
-        machine = self.machine
-        parsed = pb.SiteFrame.FromString(frame)
-        self.as_process(HUB, lambda: self.do(machine.received(stream.number, parsed, self.wall)))
+        self.handle(FrameReceived(stream.number, pb.SiteFrame.FromString(frame)))
 
     def _reach_site(self, stream: Stream, content: bytes) -> None:
         site = stream.site
@@ -319,7 +328,15 @@ class World:
 
         self.as_process(site, work)
 
-    # The coordinator's instructions.
+    # The coordinator's events and instructions.
+
+    def handle(self, event: Event) -> None:
+        """An event at the coordinator, which may be killed while it deals with it."""
+        self.as_process(HUB, lambda: self._pass(event))
+
+    def _pass(self, event: Event) -> None:
+        assert self.machine is not None
+        self.do(self.machine.handle(event, self.wall))
 
     def do(self, steps: Iterable[Instruction]) -> None:
         steps = list(steps)
@@ -340,11 +357,14 @@ class World:
                     stream = self.streams[session]
                     self.happened.append(f"{self.now:.3f} {stream.site} is cut off: {error}")
                     stream.open_there = False
-                    assert self.machine is not None
-                    self.do(self.machine.disconnected(session, "closed", self.wall))
+                    self._pass(SiteDisconnected(session, "closed"))
                     self._break(stream)
-                case Compute(job, epoch, _, work):
-                    self.at(self._latency() / 4, lambda j=job, e=epoch, w=work: self._compute(j, e, w), HUB)  # type: ignore[misc]
+                case Compute():
+                    self._on_a_thread(lambda step=step: self._computed(step))  # type: ignore[misc]
+                case SaveCheckpoint():
+                    self._on_a_thread(lambda step=step: self._saved(step))  # type: ignore[misc]
+                case LoadCheckpoint():
+                    self._on_a_thread(lambda step=step: self._loaded(step))  # type: ignore[misc]
                 case SaveSite(record):
                     self.store.save_site(record)
                 case RemoveCheckpoints(job):
@@ -355,23 +375,32 @@ class World:
                     pass
         self._tick_later()
 
-    def _compute(self, job: str, epoch: int, work: Callable[[], Any]) -> None:
-        def compute() -> None:
-            try:
-                result: Any = work()
-            except Exception as error:
-                if not isinstance(error, CeError):
-                    raise
-                result = error
-            # It may be killed before it can say so.
-            self.at(self._latency() / 4, lambda: self._computed(job, epoch, result), HUB)
+    def _on_a_thread(self, work: Callable[[], Event]) -> None:
+        """Later; and its event is passed on later still: the process may be killed in between."""
 
-        self.as_process(HUB, compute)
+        def run() -> None:
+            event = self.as_process(HUB, work)
+            if event is not None:
+                self.at(self._latency() / 4, lambda: self.handle(event), HUB)
 
-    def _computed(self, job: str, epoch: int, result: Any) -> None:
-        assert self.machine is not None
-        machine = self.machine
-        self.as_process(HUB, lambda: self.do(machine.computed(job, epoch, result, self.wall)))
+        self.at(self._latency() / 4, run, HUB)
+
+    def _computed(self, step: Compute) -> Event:
+        try:
+            return Computed(step.job, step.epoch, step.work())
+        except CeError as error:
+            return Computed(step.job, step.epoch, error)
+
+    def _saved(self, step: SaveCheckpoint) -> Event:
+        self.checkpoints.save(step.job, step.context, step.checkpoint_id, step.snapshot)
+        return CheckpointSaved(step.job, step.epoch, step.checkpoint_id)
+
+    def _loaded(self, step: LoadCheckpoint) -> Event:
+        saved = self.checkpoints.ids(step.job, step.context)
+        found = next((checkpoint_id for checkpoint_id in step.checkpoint_ids if checkpoint_id in saved), None)
+        if found is None:
+            return CheckpointLoaded(step.job, step.epoch)
+        return CheckpointLoaded(step.job, step.epoch, found, self.checkpoints.load(step.job, step.context, found))
 
     def _tick_later(self) -> None:
         if self.machine is not None and (due := self.machine.next_deadline) is not None:
@@ -381,8 +410,7 @@ class World:
         if self.machine is not None:
             due = self.machine.next_deadline
             if due is not None and due <= self.wall:
-                machine = self.machine
-                self.as_process(HUB, lambda: self.do(machine.tick(self.wall)))
+                self.handle(DeadlineReached())
 
     # Faults.
 
@@ -451,7 +479,7 @@ class World:
         if self.machine is None:
             return
         self.happened.append(f"{self.now:.3f} the coordinator drains, and starts again")
-        self.machine.drain()
+        self.handle(DrainRequested())
         self.at(self.random.uniform(0.05, 0.5), lambda: self.crash(HUB, 0.3), HUB)
 
 
@@ -462,11 +490,11 @@ class HubCheckpoints(MemoryCheckpoints):
         super().__init__()
         self._world = world
 
-    def save(self, job: str, context: bytes, label: CheckpointId, snapshot: Mapping[str, Any]) -> None:
-        self._world.watch.write(HUB, lambda: super(HubCheckpoints, self).save(job, context, label, snapshot))
+    def save(self, job: str, context: bytes, checkpoint_id: CheckpointId, snapshot: Mapping[str, Any]) -> None:
+        self._world.watch.write(HUB, lambda: super(HubCheckpoints, self).save(job, context, checkpoint_id, snapshot))
 
-    def all_labels(self, job: str) -> set[CheckpointId]:
-        return set(self._kept.get(job, {}))
+    def all_ids(self, job: str) -> set[CheckpointId]:
+        return set(self._saved.get(job, {}))
 
 
 class Watch:
@@ -510,11 +538,11 @@ class Watch:
             watch.write(watch.at_work, lambda: found.append(append(ledger, *line)))
             return found[0]
 
-        def saved(own: Any, job: str, context: bytes, label: CheckpointId, snapshot: Any) -> None:
-            hub = watch.world.checkpoints.all_labels(job)
-            if not watch.world.over and label not in hub:
-                raise Violation(f"a site keeps {label}, which the coordinator has not kept: {sorted(hub)}")
-            save(own, job, context, label, snapshot)
+        def saved(files: Any, job: str, context: bytes, checkpoint_id: CheckpointId, snapshot: Any) -> None:
+            hub = watch.world.checkpoints.all_ids(job)
+            if not watch.world.over and checkpoint_id not in hub:
+                raise Violation(f"a site saves {checkpoint_id}, which the coordinator has not saved: {sorted(hub)}")
+            save(files, job, context, checkpoint_id, snapshot)
 
         def hidden(masks: Any, *rest: Any) -> Any:
             hiding.append(masks._site)

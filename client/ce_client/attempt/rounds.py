@@ -101,7 +101,7 @@ class SiteRounds:
     @property
     def checkpoint_ids(self) -> list[CheckpointId]:
         """The checkpoints of this job, under this alignment, that this site can resume from."""
-        return self._checkpoints.labels(self._offered.job.name, self._checkpoint_context)
+        return self._checkpoints.ids(self._offered.job.name, self._checkpoint_context)
 
     def answer(self, task: Task, digest: bytes) -> Answer:
         """The answer to a task; to a repeated task the same as before. `digest`: of the task.

@@ -1,1 +1,1 @@
-"""The command `ce-coordinator`: the daemon, and what its operator does."""
+"""The command `ce-coordinator`: the daemon, and its operator's commands."""

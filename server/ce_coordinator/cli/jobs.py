@@ -26,11 +26,11 @@ from ce_proto.v1 import operator_pb2 as pb
 @click.command(short_help="Submit a job to its sites.")
 @click.argument("job", type=click.Path(path_type=Path), metavar="JOB.toml")
 @click.option("--watch", "watch_", is_flag=True, help="Show the job's progress, and end as it ends.")
-@click.option("--token", help="Makes submitting again safe: the same token and job are one job.  [default: random]")
+@click.option("--token", help="Submitting again with the same token and job has no effect.  [default: random]")
 @config_option
 @format_option
 def submit(job: Path, watch_: bool, token: str | None, config: Path, format_: str) -> None:
-    """Submit a job to its sites. Every site decides by its own rules whether it takes part.
+    """Submit a job to its sites. Every site decides by its own policy whether it takes part.
 
     \b
     Examples:
@@ -77,12 +77,12 @@ def list_(config: Path, format_: str) -> None:
     show_table(table)
 
 
-@click.command(short_help="Show one job: its state, its sites, whom it waits for.")
+@click.command(short_help="Show one job: its state, its sites, which of them it waits for.")
 @click.argument("job")
 @config_option
 @format_option
 def show(job: str, config: Path, format_: str) -> None:
-    """Show one job: its state, its sites, whom it waits for.
+    """Show one job: its state, its sites, which of them it waits for.
 
     \b
     Examples:
@@ -116,12 +116,12 @@ def show(job: str, config: Path, format_: str) -> None:
     show_table(sites)
 
 
-@click.command(short_help="Cancel a job that is not over.")
+@click.command(short_help="Cancel a job that has not ended.")
 @click.argument("job")
 @config_option
 @format_option
 def cancel(job: str, config: Path, format_: str) -> None:
-    """Cancel a job that is not over. Its sites are told. One that is over stays as it is.
+    """Cancel a job that has not ended. Its sites are notified. A job that has ended stays as it is.
 
     \b
     Examples:
@@ -133,11 +133,11 @@ def cancel(job: str, config: Path, format_: str) -> None:
     say(format_, plain(status), f"job {status.job} is {status.state}{over}")
 
 
-@click.command(short_help="List the sites: who has a certificate, who is connected.")
+@click.command(short_help="List the sites: which have a certificate, which are connected.")
 @config_option
 @format_option
 def sites(config: Path, format_: str) -> None:
-    """List the sites: who has a certificate, who is connected.
+    """List the sites: which have a certificate, which are connected.
 
     \b
     Examples:
@@ -163,7 +163,7 @@ def sites(config: Path, format_: str) -> None:
 def result(job: str, out: Path, config: Path, format_: str) -> None:
     """Fetch what the operator may see of a result: parameters, bound, sizes; no memberships.
 
-    Every site has its own objects' memberships in its own result directory.
+    Each site has the memberships of its objects in its own result directory.
 
     \b
     Examples:
@@ -174,7 +174,7 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
     answer = call(read_config(config), lambda stub, timeout: stub.GetResult(request, timeout=timeout))
     report: dict[str, Any] = json.loads(answer.report)
     if "/" in answer.job or answer.job.startswith("."):
-        raise InputError("the job's name cannot be a file's name")
+        raise InputError("the job's name cannot be the name of a file")
     make_directory(out)
     path = out / f"{answer.job}.json"
     rewrite(path, (json.dumps(report, indent=2) + "\n").encode())
@@ -182,7 +182,7 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
     if "lower_bound" in report:
         found = f"bound {report['lower_bound']:,.4f} after {report['iterations']:,} iterations; sizes {sizes}"
     else:
-        found = "a blind job: what was found only the sites know"
+        found = "a blind job: only its sites know the bound and the sizes"
     say(
         format_,
         {"written": str(path), "result": report},
@@ -191,22 +191,22 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
     )
 
 
-@click.command(short_help="Stop the coordinator; jobs under way go on when it is started again.")
+@click.command(short_help="Stop the coordinator; running jobs go on when it is started again.")
 @config_option
 @format_option
 def drain(config: Path, format_: str) -> None:
-    """Stop the coordinator, as SIGTERM does; jobs under way go on when it is started again.
+    """Stop the coordinator, as SIGTERM does; running jobs go on when it is started again.
 
-    It takes no more jobs, lets those under way keep their state, here and at their sites, says goodbye to the sites and
-    ends. That takes seconds. Nothing is lost if it is killed instead, but a little has to be computed again.
+    It accepts no more jobs, checkpoints those that run, here and at their sites, closes the streams of the sites and
+    ends. That takes seconds. If it is killed instead, no job is lost, but the last iterations are computed again.
 
     \b
     Examples:
       ce-coordinator drain --config /srv/ce
     """
     answer = call(read_config(config), lambda stub, timeout: stub.Drain(pb.DrainRequest(), timeout=timeout))
-    jobs = f"{answer.jobs:,} job{'s' * (answer.jobs != 1)} under way"
-    say(format_, {"jobs": answer.jobs}, f"the coordinator stops; {jobs}: start it again to go on")
+    jobs = f"{answer.jobs:,} unfinished job{'s' * (answer.jobs != 1)}"
+    say(format_, {"jobs": answer.jobs}, f"the coordinator stops with {jobs}: start it again to go on")
 
 
 def _connected(site: pb.SiteStatus) -> Text:

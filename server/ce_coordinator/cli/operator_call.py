@@ -10,7 +10,7 @@ from ce.cli.entry import run_async
 from ce.identity.credentials import Credentials
 from ce_coordinator.config import PASSPHRASE_VARIABLE, CoordinatorSettings
 
-# gRPC is imported where it is used: `serve`, which lives beside these commands, must first say how much it is to log.
+# gRPC is imported where it is used: `serve`, a command of the same program, must set the log level of gRPC first.
 if TYPE_CHECKING:
     from ce.transport.tls import TlsCredentials
 
@@ -35,7 +35,7 @@ def open_credentials(settings: CoordinatorSettings) -> TlsCredentials:
 
 @asynccontextmanager
 async def coordinator(settings: CoordinatorSettings) -> AsyncIterator[Any]:
-    """A stub of OperatorService; what goes wrong comes out as one of our errors."""
+    """A stub of OperatorService; gRPC errors are raised as CeError."""
     import grpc
 
     from ce.transport.call_errors import explain
@@ -53,7 +53,7 @@ async def coordinator(settings: CoordinatorSettings) -> AsyncIterator[Any]:
 
 
 def call(settings: CoordinatorSettings, ask: Callable[[Any, float], Coroutine[Any, Any, Result]]) -> Result:
-    """One call, from a command that is not asynchronous. `ask` gets the stub and the timeout."""
+    """One call, for a synchronous command. `ask` is called with the stub and the timeout in seconds."""
 
     async def run() -> Result:
         async with coordinator(settings) as stub:

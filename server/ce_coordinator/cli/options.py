@@ -16,5 +16,5 @@ def read_config(path: Path) -> CoordinatorSettings:
 
 
 def next_command(*words: str, config: Path) -> str:
-    """A command to type next, as a shell takes it."""
+    """The next command to type, quoted for a shell."""
     return shlex.join(["ce-coordinator", *words, "--config", str(config)])

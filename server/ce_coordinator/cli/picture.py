@@ -1,4 +1,4 @@
-"""A job as a person sees it: one screen while it runs, one line where there is no screen."""
+"""A job for a person to read: one screen on a terminal, one line elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ce.cli.output import ago, fact_table, size, span
 from ce_proto.v1 import operator_pb2 as pb
 
 ENDS = ("done", "failed", "cancelled")
-#: A site that was heard of within this is not what a job waits for.
+#: Seconds. A connected site that has sent something within this time is not shown as late.
 LATE_S = 5.0
 #: Exchanges that an iteration takes at most (docs/concepts.md).
 MOST_PHASES = 2
@@ -48,7 +48,7 @@ def line(status: pb.JobStatus) -> str:
 def progress(
     status: pb.JobStatus, *, curve_width: int = _CURVE_WIDTH, ascii_only: bool = False
 ) -> Iterable[tuple[str, str]]:
-    """What there is to say of a job's progress: names and values."""
+    """A job's progress: names and values."""
     over = status.state in ENDS
     if status.iteration:
         most = f" of at most {status.max_iterations:,}" if status.max_iterations else ""
@@ -72,18 +72,18 @@ def progress(
 
 
 def most_time_left(status: pb.JobStatus) -> float | None:
-    """Seconds that the iterations take yet if none converges and all go on as fast; None when nobody can say."""
+    """Seconds that the iterations take yet if no start converges and the rate stays; None when unknown."""
     known = status.state == "running" and status.iteration and status.max_iterations and status.exchanges_per_s
     if not known or not status.bound_path:  # a stage without a bound is followed by another one
         return None
-    # The first two come before the first iteration; whether each takes one or two shows from the second on.
-    shown = math.ceil((status.exchanges - 2) / status.iteration) if status.iteration > 1 else MOST_PHASES
-    each = min(max(shown, 1), MOST_PHASES)
+    # Two exchanges precede the first iteration; whether an iteration takes one or two is known from the second on.
+    counted = math.ceil((status.exchanges - 2) / status.iteration) if status.iteration > 1 else MOST_PHASES
+    each = min(max(counted, 1), MOST_PHASES)
     return max(status.max_iterations - status.iteration, 0) * each / status.exchanges_per_s
 
 
 def late_sites(status: pb.JobStatus) -> list[pb.SiteStatus]:
-    """Sites that the job waits for and that are not there, or have not been heard of for a while."""
+    """Awaited sites that are not connected, or have sent nothing for LATE_S."""
     return [
         site
         for site in status.sites
@@ -92,15 +92,15 @@ def late_sites(status: pb.JobStatus) -> list[pb.SiteStatus]:
 
 
 def curve(path: Sequence[float], width: int = _CURVE_WIDTH, ascii_only: bool = False) -> str:
-    """The bound over the iterations; its first steps dwarf the rest, so that the later part sets the scale."""
+    """The bound over the iterations. The lowest quarter is cut off: the first iterations would flatten the rest."""
     bars = _PLAIN_BARS if ascii_only else _BARS
     values = [value for value in path if math.isfinite(value)]
     if not values:
         return ""
     step = max(len(values) / width, 1.0)
-    shown = [values[min(int(i * step), len(values) - 1)] for i in range(min(width, len(values)))]
+    drawn = [values[min(int(i * step), len(values) - 1)] for i in range(min(width, len(values)))]
     floor, top = sorted(values)[len(values) // 4], max(values)
-    heights = [(value - floor) / ((top - floor) or 1.0) for value in shown]
+    heights = [(value - floor) / ((top - floor) or 1.0) for value in drawn]
     return "".join(bars[min(max(int(height * (len(bars) - 1)), 0), len(bars) - 1)] for height in heights)
 
 
@@ -125,7 +125,7 @@ def _head(status: pb.JobStatus) -> Text:
 
 
 def _sites(status: pb.JobStatus, rows: int, ascii_only: bool) -> Table:
-    """Those that are missed come first where there is not room for all."""
+    """Late sites come first where there is not room for all."""
     late = {site.site for site in late_sites(status)}
     sites = list(status.sites)
     if len(sites) > rows:

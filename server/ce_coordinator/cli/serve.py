@@ -1,4 +1,4 @@
-"""ce-coordinator serve and check: the daemon, and whether it could run."""
+"""ce-coordinator serve and check: run the daemon; check whether it could run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ce_coordinator.cli.options import config_option, read_config
 from ce_coordinator.config import CoordinatorSettings
 from ce_coordinator.store.sqlite import SqliteStore
 
-#: A certificate that ends sooner than this is worth a word.
+#: `check` reports certificates that expire within this time.
 RENEW = timedelta(days=30)
 
 
-@click.command(short_help="Run the coordinator until it is told to stop.")
+@click.command(short_help="Run the coordinator until SIGTERM or Ctrl-C.")
 @config_option
 @daemon_options
 def serve(config: Path, log_level: str | None, format_: str | None) -> None:
-    """Run the coordinator until it is told to stop (SIGTERM, Ctrl-C).
+    """Run the coordinator until SIGTERM or Ctrl-C.
 
-    It keeps the state of jobs under way before it stops; they go on when it is started again, also after it was killed.
+    It checkpoints running jobs before it stops; they go on when it is started again, also after it was killed.
 
     \b
     Examples:
@@ -41,7 +41,7 @@ def serve(config: Path, log_level: str | None, format_: str | None) -> None:
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
     give_back_large_arrays()
-    # The C library says only here why it refuses a handshake. It reads this when it is first used.
+    # Only at this level does the C library log why it refuses a handshake. It reads this when it is first used.
     os.environ["GRPC_VERBOSITY"] = "INFO"
     from ce_coordinator.daemon import serve as run
 
@@ -49,13 +49,13 @@ def serve(config: Path, log_level: str | None, format_: str | None) -> None:
         asyncio.run(run(settings))
 
 
-@click.command(short_help="See whether the coordinator could run.")
+@click.command(short_help="Check whether the coordinator could run.")
 @config_option
 @format_option
 def check(config: Path, format_: str) -> None:
-    """See whether the coordinator could run: one line for each thing, ok or what to do.
+    """Check whether the coordinator could run: one line per check, ok or what to do.
 
-    Ends with the exit code of the first thing that is not as it should be. Changes nothing.
+    Ends with the exit code of the first check that fails. Changes nothing.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def _check_place(settings: CoordinatorSettings, checks: Checks, *, can_call: boo
         if not can_call:
             checks.fail("listen", error)
             return
-        answered = checks.run("call", lambda: _call(settings), "the operator's certificate is let in")
+        answered = checks.run("call", lambda: _call(settings), "the operator's certificate is accepted")
         if answered is None:
             checks.fail("listen", error)
         else:
@@ -116,7 +116,7 @@ def _call(settings: CoordinatorSettings) -> object:
 
 
 def _check_store(path: Path) -> None:
-    # A store made here would belong to whoever checks, and not to whoever serves.
+    # Not created here: it would belong to the user who checks, not to the user who serves.
     if path.exists():
         SqliteStore(path).close()
     else:
@@ -124,16 +124,16 @@ def _check_store(path: Path) -> None:
 
 
 def _not_soon(settings: CoordinatorSettings) -> None:
-    """Raises ConfigError when a certificate ends soon. A site whose certificate has ended has left."""
+    """Raises ConfigError when a certificate expires soon. Sites whose certificates have expired have left: no error."""
     authority = settings.authority / "ca.pem"
     paths = [authority, settings.certificate, settings.operator.certificate]
     paths += sorted((settings.authority / "issued").glob("site-*.pem"))
     ending = []
-    for path in filter(Path.exists, paths):  # what is missing has been said
+    for path in filter(Path.exists, paths):  # missing files are reported by other checks
         certificate = read_certificate(path)
         whose = "the authority" if path == authority else str(identity_of(certificate, str(path)))
         left = certificate.not_valid_after_utc - datetime.now(UTC)
         if timedelta(0) < left < RENEW:
             ending.append(f"that of {whose} in {left.days} days")
     if ending:
-        raise ConfigError(f"certificates end soon: {', '.join(ending)}; sign new ones, or renew your own")
+        raise ConfigError(f"certificates expire soon: {', '.join(ending)}; sign new ones, or renew your own")

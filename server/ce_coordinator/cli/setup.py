@@ -1,4 +1,4 @@
-"""ce-coordinator init, sign and renew: the operator's authority, and certificates for sites and for its own."""
+"""ce-coordinator init, sign and renew: the authority, and certificates of sites, coordinator and operators."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def init(directory: Path, name: str, operator: str, listen: str, format_: str) -
     """
     identities = {"coordinator": Identity("coordinator", name), "operator": Identity("operator", operator)}
     address = _dialled(listen)
-    # Before anything is written: a second try must not find half of the first.
+    # Checked before anything is written: a failed `init` leaves nothing behind.
     CoordinatorSettings(listen=listen, operator=Operator(address=address))
     text = sample(CoordinatorSettings, _HEADING, listen=listen, **{"operator.address": address})
     if (directory / FILE_NAME).exists():
@@ -82,7 +82,7 @@ def init(directory: Path, name: str, operator: str, listen: str, format_: str) -
 
 
 def _dialled(listen: str) -> str:
-    """Where the operator's commands, on the same machine, reach a coordinator that listens there."""
+    """The address under which the operator's commands, on the same machine, reach the coordinator."""
     check_address("--listen", listen)
     host, _, port = listen.rpartition(":")
     return f"localhost:{port}" if host in ("0.0.0.0", "[::]") else listen
@@ -95,18 +95,21 @@ def _dialled(listen: str) -> str:
 )
 @click.option("--show", "only_show", is_flag=True, help="Show who asks and the key's fingerprint; sign nothing.")
 @click.option(
-    "--fingerprint", "told", metavar="SHA256:...", help="What the site read out to you; another key is refused."
+    "--fingerprint",
+    "read_out",
+    metavar="SHA256:...",
+    help="The fingerprint that the site read out to you; another key is refused.",
 )
 @click.option("--days", type=click.IntRange(1, 3650), default=DAYS, show_default=True, help="How long it is valid.")
-@click.option("--as", "as_", metavar="ROLE/NAME", help="Sign for somebody else than a site, like operator/olga.")
-@click.option("--replace", is_flag=True, help="The name may have a certificate for another key: this one replaces it.")
+@click.option("--as", "as_", metavar="ROLE/NAME", help="Sign for another identity than a site, like operator/olga.")
+@click.option("--replace", is_flag=True, help="Replace the certificate if the name has one for another key.")
 @config_option
 @format_option
 def sign(
     csr: Path,
     out: Path | None,
     only_show: bool,
-    told: str | None,
+    read_out: str | None,
     days: int,
     as_: str | None,
     replace: bool,
@@ -115,8 +118,8 @@ def sign(
 ) -> None:
     """Sign a site's request for a certificate.
 
-    Whoever asked may not be who it says: let the site read its fingerprint out to you on the telephone, and give it
-    with --fingerprint, or compare it with what --show shows.
+    A request proves no identity: let the site read its fingerprint out to you on the telephone, and give it with
+    --fingerprint, or compare it with what --show prints.
 
     \b
     Examples:
@@ -130,15 +133,15 @@ def sign(
     except OSError as error:
         raise ConfigError(f"{csr}: cannot be read: {error.strerror}") from error
     asked = read_csr(request)
-    own = fingerprint(asked.public_key)
-    if told is not None and check_fingerprint_text(told) != own:
+    found = fingerprint(asked.public_key)
+    if read_out is not None and check_fingerprint_text(read_out) != found:
         raise ConfigError(
-            f"the request is for another key than that of {told}: it was not made by whoever read that out to you, or "
-            "not the newest one; ask for the request again"
+            f"the fingerprint of the request's key is not {read_out}: the request was not made by the site that read "
+            "that out to you, or it is not the newest one; ask for the request again"
         )
     if only_show:
-        facts = {"identity": asked.identity.uri, "fingerprint": own}
-        say(format_, facts, f"{csr} asks for a certificate of {asked.identity}", f"key fingerprint {own}")
+        facts = {"identity": asked.identity.uri, "fingerprint": found}
+        say(format_, facts, f"{csr} asks for a certificate of {asked.identity}", f"key fingerprint {found}")
         return
     authority = _open_authority(read_config(config))
     directory = out or Path()
@@ -151,12 +154,12 @@ def sign(
         format_,
         {
             "identity": asked.identity.uri,
-            "fingerprint": own,
+            "fingerprint": found,
             "valid_until": certificate.not_valid_after_utc.isoformat(),
             "written": [str(path) for path in written],
         },
         f"signed {asked.identity} until {certificate.not_valid_after_utc:%Y-%m-%d}",
-        f"key fingerprint {own}",
+        f"key fingerprint {found}",
         *(f"wrote {path}" for path in written),
         f"next: send both to {asked.identity.name}"
         + (", which puts them into its directory as site.pem and ca.pem" if asked.identity.role == "site" else ""),
@@ -165,15 +168,15 @@ def sign(
 
 @click.command(short_help="Renew the coordinator's or the operator's own certificate.")
 @click.argument("whose", type=click.Choice(["coordinator", "operator"]))
-@click.option("--new-key", is_flag=True, help="Make a new key, too; the old one is gone then.")
+@click.option("--new-key", is_flag=True, help="Make a new key, too; it replaces the old one.")
 @click.option("--days", type=click.IntRange(1, 3650), default=DAYS, show_default=True, help="How long it is valid.")
 @config_option
 @format_option
 def renew(whose: str, new_key: bool, days: int, config: Path, format_: str) -> None:
-    """Renew the coordinator's or the operator's own certificate, under the name that it has. Sites notice nothing.
+    """Renew the coordinator's or the operator's own certificate, under the same name. Sites need not be changed.
 
-    A coordinator that is running shows the old one until it is started again. A key that somebody else may have read
-    stays good for its old certificate: see docs/operations.md.
+    A running coordinator uses the old certificate until it is started again. The old certificate stays valid: if its
+    key may have been read by others, see docs/operations.md.
 
     \b
     Examples:
@@ -181,17 +184,17 @@ def renew(whose: str, new_key: bool, days: int, config: Path, format_: str) -> N
       ce-coordinator renew operator --new-key --config /srv/ce
     """
     settings = read_config(config)
-    own = settings if whose == "coordinator" else settings.operator
-    identity = identity_of(read_certificate(own.certificate), str(own.certificate))
+    holder = settings if whose == "coordinator" else settings.operator
+    identity = identity_of(read_certificate(holder.certificate), str(holder.certificate))
     if identity.role != whose:
-        raise ConfigError(f"{own.certificate} is the certificate of {identity}, not of the {whose}")
+        raise ConfigError(f"{holder.certificate} is the certificate of {identity}, not of the {whose}")
     authority, passphrase = _open_authority(settings), _given(PASSPHRASE_VARIABLE)
-    key = make_key() if new_key else read_key(own.key, passphrase, hint=f"set {PASSPHRASE_VARIABLE}")
+    key = make_key() if new_key else read_key(holder.key, passphrase, hint=f"set {PASSPHRASE_VARIABLE}")
     certificate = authority.issue(identity, key, datetime.now(UTC), days, replace=True)
     if new_key:
-        # Whoever is interrupted before the certificate is there, too, does the same again.
-        replace_key(own.key, key, passphrase)
-    rewrite(own.certificate, certificate.public_bytes(Encoding.PEM))
+        # If this is interrupted before the certificate is written, run the command again.
+        replace_key(holder.key, key, passphrase)
+    rewrite(holder.certificate, certificate.public_bytes(Encoding.PEM))
     say(
         format_,
         {

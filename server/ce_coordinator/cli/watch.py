@@ -23,24 +23,24 @@ from ce_coordinator.cli.plain import plain
 from ce_coordinator.config import CoordinatorSettings
 from ce_proto.v1 import operator_pb2 as pb
 
-#: A coordinator that was there and is gone is waited for: it may be starting again.
+#: Seconds to wait for a coordinator that stops answering: it may be restarting.
 PATIENCE_S = 60.0
 _PAUSE_S = 0.5
-#: Where there is no terminal, a line now and then; less and less often.
+#: Without a terminal: seconds between two lines, doubled each time up to the longest.
 FIRST_INTERVAL_S, LONGEST_INTERVAL_S = 5.0, 60.0
-#: Lines of a screen beside the sites.
+#: Lines of a screen that are not sites.
 _OTHER_ROWS = 8
 
 
-@click.command(short_help="Follow a job until it ends, and end as it ends.")
+@click.command(short_help="Follow a job until it ends; the exit code says how.")
 @click.argument("job")
 @config_option
 @format_option
 def watch(job: str, config: Path, format_: str) -> None:
-    """Follow a job until it ends, and end as it ends: with exit code 0 when it is done.
+    """Follow a job until it ends: with exit code 0 when it is done, otherwise with the job's exit code.
 
-    Survives a restart of the coordinator. Ctrl-C ends the watching, not the job. With --format json every update is one
-    line.
+    Continues after a restart of the coordinator. Ctrl-C ends this command, not the job. With --format json every update
+    is one line.
 
     \b
     Examples:
@@ -51,7 +51,7 @@ def watch(job: str, config: Path, format_: str) -> None:
 
 
 def watch_to_the_end(settings: CoordinatorSettings, job: str, config: Path, format_: str) -> None:
-    """Show a job until it is over, and leave as it did: a failed one with its exit code."""
+    """Show a job until it ends. Raises the error that its end amounts to, unless it is done."""
     view = _view(format_)
     try:
         with view:
@@ -92,11 +92,11 @@ class ProgressView:
         raise NotImplementedError
 
     def lost(self, address: str, left_s: float) -> None:
-        """The coordinator does not answer, and is waited for this long yet."""
+        """The coordinator does not answer; `left_s`: seconds that it will still be waited for."""
 
 
 async def _follow(settings: CoordinatorSettings, job: str, view: ProgressView) -> pb.JobStatus:
-    """Every status of the job, over as many connections as it takes; returns the last."""
+    """Show every status of the job, over several connections if needed; returns the last."""
     loop = asyncio.get_running_loop()
     heard_at: float | None = None
     last = pb.JobStatus()
@@ -106,7 +106,7 @@ async def _follow(settings: CoordinatorSettings, job: str, view: ProgressView) -
                 async for status in stub.WatchJob(pb.WatchJobRequest(job=job)):
                     heard_at, last = loop.time(), status
                     view.show(status)
-            # Not before the stream has ended: what gRPC would still have to say of it comes up in the next event loop.
+            # Only after the stream has ended: otherwise gRPC reports its end in the next event loop.
             if last.state in ENDS:
                 return last
         except Unreachable:
@@ -137,22 +137,22 @@ class JsonLines(ProgressView):
 
 
 class Lines(ProgressView):
-    """A line when the state changes, when somebody is missing, and now and then."""
+    """A line when the state changes, when a site is late, and from time to time."""
 
     def __init__(self) -> None:
         self._last: object = None
-        self._said_at = 0.0
+        self._printed_at = 0.0
         self._interval_s = FIRST_INTERVAL_S
 
     def show(self, status: pb.JobStatus) -> None:
         what = (status.state, status.epoch, [site.site for site in late_sites(status)])
         if what != self._last:
             self._interval_s = FIRST_INTERVAL_S
-        elif status.now_s - self._said_at < self._interval_s:
+        elif status.now_s - self._printed_at < self._interval_s:
             return
         else:
             self._interval_s = min(2 * self._interval_s, LONGEST_INTERVAL_S)
-        self._last, self._said_at = what, status.now_s
+        self._last, self._printed_at = what, status.now_s
         click.echo(line(status))
 
     def lost(self, address: str, left_s: float) -> None:
@@ -182,8 +182,8 @@ class Screen(ProgressView):
         self._live.update(self._last, refresh=True)
 
     def lost(self, address: str, left_s: float) -> None:
-        excuse = Text(_lost(address, left_s), style="yellow")
-        self._live.update(Group(*([self._last] if self._last else []), excuse), refresh=True)
+        notice = Text(_lost(address, left_s), style="yellow")
+        self._live.update(Group(*([self._last] if self._last else []), notice), refresh=True)
 
 
 def _lost(address: str, left_s: float) -> str:

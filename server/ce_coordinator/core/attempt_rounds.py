@@ -1,35 +1,32 @@
-"""The second half of an attempt: alignment down, then one round after another, sums added as their pieces arrive."""
+"""The second half of an attempt, as in ce_client.attempt.rounds: the alignment, then one round after another.
+
+Answers are added to the totals as their chunks arrive. Checkpoints are written and read elsewhere: this module says
+which one is due (`CheckpointDue`), and goes on when that is saved, or cannot be.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from weakref import WeakValueDictionary
-
-import numpy as np
 
 from ce.errors import InputError, LimitReached, MessageError
 from ce.privacy.derivation import joined
-from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.protocol.engine.home import Home
-from ce.protocol.engine.aggregator import Outcome, Progress
 from ce.protocol.attempt import Attempt
-from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest
+from ce.protocol.engine.aggregator import Aggregator, OpenRound, Outcome, Progress, add_chunk, end_answer
+from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.task import Task, digests_of
-from ce.protocol.modes.blind_coordinator import BlindCoordinator
-from ce.protocol.topology.enrolment import Enrolment
+from ce.protocol.modes.aggregators import aggregator_for
+from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrolment_digest, with_private_objects
 from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms
-from ce.service.checkpoints import CheckpointFailed, CheckpointId, Checkpoints
+from ce.service.checkpoint_id import CheckpointId
 from ce.steps.model import Model, fits_the_ring
-from ce.transport.array_chunks import CHUNK, LARGEST_HEADER, chunks_of, to_chunks
+from ce.transport.alignment_codec import alignment_frames, largest_header
+from ce.transport.array_chunks import CHUNK, LARGEST_HEADER, chunks_of
 from ce.transport.frames import Encoded, Frame, answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
-
-_WRITTEN = {None: pb.CATEGORY_KIND_UNSPECIFIED, "integers": pb.CATEGORY_KIND_INTEGER, "text": pb.CATEGORY_KIND_TEXT}
-_KIND_NUMBERS = {"clustering": pb.COLUMN_KIND_CLUSTERING, "classifier": pb.COLUMN_KIND_CLASSIFIER}
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,15 @@ class Aligned:
 
     topology: Topology
     rows: dict[str, dict[int, Rows]] = field(repr=False)
-    home: Home | BlindCoordinator = field(repr=False)
+    aggregator: Aggregator = field(repr=False)
+
+
+@dataclass(frozen=True)
+class CheckpointDue:
+    """A round is ready, and a checkpoint is to be saved before its tasks are made."""
+
+    checkpoint_id: CheckpointId
+    snapshot: Snapshot = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,9 @@ class NextRound:
 
     tasks: Mapping[str, Task] = field(repr=False)
     digests: Mapping[str, bytes]
-    kept: bool = False  # the state was kept here, and the sites are asked to keep theirs
-    not_kept: str = ""  # why it was not, though it was time
-    resumed: CheckpointId | None = None  # of the state that the sites and this end go on from
+    exchanges: int  # that are finished, of earlier attempts, too, if this one resumes from them
+    with_checkpoint: bool = False  # saved at the coordinator; the sites are asked to save theirs in this round
+    resumed_from: CheckpointId | None = None
 
 
 def align_all(
@@ -76,60 +81,25 @@ def align_all(
             f"one round of this job would take {needed / 1e9:,.1f} GB at the coordinator, whose limits.round_bytes is "
             f"{most_bytes / 1e9:,.1f} GB: fewer restarts or clusters need less"
         )
-    if _largest_header(topology) > LARGEST_HEADER:
+    if largest_header(topology) > LARGEST_HEADER:
         raise LimitReached(
-            "what one site would have to be told about the columns and objects that it shares does not fit in a "
+            "what one site would have to be sent about the columns and objects that it shares does not fit in a "
             "message: fewer categories, or fewer different groups of sites that share objects, need less"
         )
     known = block_pseudonyms(topology, enrolments, rows)
-    home = (BlindCoordinator if privacy == "blind" else Home)(topology.whole(), model, on_progress, pseudonyms=known)
-    return Aligned(topology, rows, home)
-
-
-def _largest_header(topology: Topology) -> int:
-    """Bytes of the largest alignment without its rows, rather too many than too few."""
-    enrolments = sum((64 + len(c.name.encode())) * len(c.holders) for c in topology.columns) + 256 * len(topology.sites)
-    header = dict.fromkeys(topology.sites, enrolments)
-    for block in topology.blocks:
-        for site in block.members:
-            header[site] += 32 + sum(len(member) + 2 for member in block.members)
-    for column in topology.columns:
-        names = len(column.name.encode()) + sum(len(holder) + 2 for holder in column.holders)
-        for site in column.holders:
-            header[site] += 32 + names + (TOKEN_SIZE + 2) * len(column.categories)
-    return max(header.values())
-
-
-def _shown(site: str, summary: EnrolmentSummary, signature: bytes, private: int) -> pb.EnrolmentSummary:
-    columns = [
-        pb.ColumnSummary(
-            name=own.name,
-            kind=_KIND_NUMBERS[own.kind],
-            soft=own.soft,
-            categories_are=_WRITTEN[own.written],
-            categories=own.categories,
-            categories_digest=own.categories_digest,
-            labels=own.labels,
-        )
-        for own in summary.columns
-    ]
-    return pb.EnrolmentSummary(
-        site=site,
-        objects=summary.objects,
-        columns=columns,
-        pseudonym_digest=summary.pseudonym_digest,
-        signature=signature,
-        revision=summary.revision,
-        private_objects=private,
-    )
+    return Aligned(topology, rows, aggregator_for(privacy, topology.whole(), model, on_progress, known))
 
 
 class _Frames(list[Encoded]):
     """The frames of a task that several sites are sent; a list that can be referred to weakly."""
 
 
+#: What the coordinator computes between two rounds; the result goes to `begin`, or is a checkpoint to be saved.
+Work = Callable[[], NextRound | CheckpointDue]
+
+
 class AttemptRounds:
-    """Rounds of one attempt, at their home."""
+    """The rounds of one attempt at the coordinator, under one alignment."""
 
     def __init__(
         self,
@@ -137,31 +107,31 @@ class AttemptRounds:
         aligned: Aligned,
         signed: Mapping[str, tuple[EnrolmentSummary, bytes]],
         revision: int,
-        checkpoints: Checkpoints,
     ) -> None:
         self.attempt = attempt
         self.revision = revision
-        self.exchanges_kept = 0  # done in an earlier epoch
-        self._checkpoints = checkpoints
-        self._origin = attempt.epoch
-        self._kept: dict[str, set[CheckpointId]] = {}  # by site: the states that it could go on from
-        self._signed = dict(signed)
-        self._private = {b.members[0]: b.size for b in aligned.topology.blocks if not b.shared}
-        private = {site: self._private.get(site, 0) for site in attempt.roster}
-        told = enrolment_digest({site: signed[site][0] for site in attempt.roster}, private)
-        self._context = hashlib.sha256(joined(attempt.job_digest, told)).digest()
-        self._amended: set[str] = set()
         self.topology = aligned.topology
         self.bytes = 0
-        self._home = aligned.home
+        self.exchanges_resumed = 0  # finished in earlier attempts
+        self._aggregator = aligned.aggregator
         self._rows = aligned.rows
+        alone = {block.members[0]: block.size for block in aligned.topology.blocks if not block.shared}
+        private = {site: alone.get(site, 0) for site in attempt.roster}
+        summaries = {site: signed[site][0] for site in attempt.roster}
+        shown = with_private_objects(summaries, private)
+        self._signed = {site: (shown[site], signed[site][1]) for site in attempt.roster}
+        enrolled = enrolment_digest(summaries, private)
+        #: A digest of everything that a checkpoint of this attempt is valid for.
+        self.checkpoint_context = hashlib.sha256(joined(attempt.job_digest, enrolled)).digest()
+        self._origin = attempt.epoch
+        self._site_checkpoints: dict[str, set[CheckpointId]] = {}  # by site: those that it could resume from
         self._ready: set[str] = set()
+        self._amended: set[str] = set()
         self._round: NextRound | None = None
-        #: Of small tasks, by digest: there while some stream is taking them.
+        self._computing = False  # between the last answer of a round and the tasks of the next
+        #: Encoded frames of small tasks, by digest: they exist while some stream is sending them.
         self._frames: WeakValueDictionary[bytes, _Frames] = WeakValueDictionary()
-        self._job_digest = attempt.job_digest
-        self._computing = False
-        #: Sites in the middle of an answer: whether it counts, or is a repetition that nobody needs.
+        #: Sites in the middle of an answer: whether it counts, or repeats one that was added already.
         self._answering: dict[str, bool] = {}
 
     @property
@@ -170,98 +140,73 @@ class AttemptRounds:
             return ()
         if self._round is None:
             return set(self.attempt.roster) - self._ready - self._amended
-        return set(self._home.waiting) - self._amended
+        return set(self._open.waiting) - self._amended
 
     @property
     def exchanges(self) -> int:
-        return max(self._home.round - 1, 0)
+        return max(self._aggregator.rounds - 1, 0)
 
     @property
     def iterates(self) -> bool:
-        """Whether the opening is over: nobody can leave anything out any more."""
-        return self._home.begins_iteration
+        """Whether the opening is over: no site can leave out objects or columns any more."""
+        return self._aggregator.begins_iteration
 
     @property
     def size(self) -> int:
         """Numbers in the totals of the open round."""
-        return self._home.words
+        round_ = self._aggregator.open_round
+        return 0 if round_ is None else round_.accumulators.size
 
     @property
     def outcome(self) -> Outcome | None:
         """None in blind: only the sites know."""
-        return None if isinstance(self._home, BlindCoordinator) else self._home.outcome
+        return self._aggregator.result
 
     @property
     def bound_path(self) -> tuple[float, ...]:
-        """The best bound after each iteration so far; nothing in blind."""
-        return () if isinstance(self._home, BlindCoordinator) else self._home.bound_path
+        """The best bound after each iteration so far; empty in blind."""
+        return self._aggregator.bound_path
 
     @property
     def diverged(self) -> tuple[str, ...]:
-        """Blind: sites that were told other totals than the first one."""
-        return self._home.diverged if isinstance(self._home, BlindCoordinator) else ()
+        """Blind: sites whose state differs from that of the first site: they were sent other totals."""
+        return self._aggregator.diverged
 
-    def told(self, site: str) -> Iterator[Frame]:
-        """What a site should have been told by now and may have missed, when it connects again."""
+    @property
+    def _open(self) -> OpenRound:
+        assert self._aggregator.open_round is not None
+        return self._aggregator.open_round
+
+    def frames_after_reconnect(self, site: str) -> Iterator[Frame]:
+        """What this site may have missed while it had no stream: the alignment or the task that it has not answered."""
         self._answering.pop(site, None)
         if self._round is None:
             return self.alignment(site)
         return self.task(site) if site in self._round.tasks and site in self.awaited else iter(())
 
     def alignment(self, site: str) -> Iterator[pb.CoordinatorFrame]:
-        view, a = self.topology.view(site), self.attempt
-        header = pb.Alignment(
-            job=a.job,
-            epoch=a.epoch,
-            sizes=pb.Sizes(
-                objects=view.sizes.objects,
-                clusterings=view.sizes.clusterings,
-                classifiers=view.sizes.classifiers,
-                categories=view.sizes.categories,
-            ),
-            blocks=[pb.BlockView(index=b.index, members=b.members, size=b.size) for b in view.blocks.values()],
-            columns=[
-                pb.ColumnView(
-                    index=c.index,
-                    name=c.name,
-                    kind=_KIND_NUMBERS[c.kind],
-                    holders=c.holders,
-                    categories=[bytes.fromhex(str(token)) for token in c.categories],
-                )
-                for c in view.columns
-            ],
-            revision=self.revision,
-            enrolments=[_shown(s, *self._signed[s], self._private.get(s, 0)) for s in a.roster],
-            needs_two_exchanges=view.needs_two_exchanges,
-            shared_by_all=view.shared_by_all,
-        )
-        arrays = {f"rows/{block}": rows.astype(np.int64) for block, rows in self._rows[site].items()}
-        for at, chunks in enumerate(to_chunks(arrays)):
-            if at == 0:
-                header.chunks.CopyFrom(chunks)
-                yield pb.CoordinatorFrame(alignment=header)
-            else:
-                yield pb.CoordinatorFrame(more=pb.More(job=a.job, epoch=a.epoch, chunks=chunks))
+        view = self.topology.view(site)
+        return alignment_frames(self.attempt, view, self._rows[site], self._signed, self.revision)
 
     @property
     def amended(self) -> bool:
-        """Whether a site has left something out, so that the sites must be aligned anew."""
+        """Whether a site has left out objects or columns, so that the sites must be aligned again."""
         return bool(self._amended)
 
-    def ready(self, site: str, revision: int, kept: Iterable[CheckpointId]) -> bool:
-        """A site can begin, and has these states of the job. True: all have answered the alignment."""
+    def ready(self, site: str, revision: int, checkpoints: Iterable[CheckpointId]) -> bool:
+        """A site can begin, and has these checkpoints of the job. True: all have answered the alignment."""
         if self._round is not None or site in self._ready or revision < self.revision:
             return False  # repeated after a broken stream
         if revision > self.revision:
-            raise MessageError("revision: no such alignment")
+            raise MessageError(f"revision: expected at most {self.revision}, got {revision}")
         self._ready.add(site)
-        self._kept[site] = set(kept)
+        self._site_checkpoints[site] = set(checkpoints)
         return not self.awaited
 
     def amend(self, site: str) -> bool:
-        """A site has answered the alignment, or the first counts, with an enrolment that leaves something out; the
-        same return value."""
-        if self._round is not None and not self._home.opening:
+        """A site has answered the alignment, or the first counts, with an enrolment that leaves out objects or columns.
+        True: all have answered."""
+        if self._round is not None and not self._open.opening:
             raise MessageError("enrolment: the rounds have begun")
         self._amended.add(site)
         return not self.awaited
@@ -272,11 +217,11 @@ class AttemptRounds:
         size = sum(array.nbytes for array in task.arrays.values())
         self.bytes += size
         frames = task_frames(self.attempt.job, self.attempt.epoch, task, digest)
-        # Made as the stream takes them: of a task that waits behind others there is nothing but its arrays.
+        # Encoded as the stream takes them: while a large task waits in a queue, only its arrays are in memory.
         return frames if size > CHUNK else self._encoded(frames, digest)
 
     def _encoded(self, frames: Iterator[pb.CoordinatorFrame], digest: bytes) -> Iterator[Frame]:
-        """Once for all streams that take the same task at the same time."""
+        """Encoded once for all streams that send the same task at the same time."""
         known = self._frames.get(digest)
         if known is None:
             known = self._frames[digest] = _Frames(Encoded(frame.SerializeToString()) for frame in frames)
@@ -285,77 +230,85 @@ class AttemptRounds:
     def answer(self, site: str, message: pb.Answer) -> bool:
         """A site's answer, or its beginning. True: the round is complete, and `advance` is due."""
         header = answer_header(message)
-        current = self._home.round
+        current = self._aggregator.rounds
         if self._round is None or header.round > current:
-            raise MessageError("round: has not begun")
+            raise MessageError(f"round: expected at most {current}, got {header.round}")
         counts = header.round == current and site in self.awaited
         if counts:
             if message.task_digest != self._round.digests[site]:
                 raise MessageError("task_digest: not that of the task")
-            self._home.begin(site, header)
+            self._aggregator.begin(site, header)
         self._answering[site] = counts
         return self.more(site, message.chunks)
 
     def more(self, site: str, chunks: arrays_pb2.ArrayChunks) -> bool:
-        """More of a site's answer; the same return value."""
+        """The next chunks of a site's answer. True: the round is complete, and `advance` is due."""
         counts = self._answering.get(site)
         if counts is None:
             raise MessageError("more: no answer is under way")
         for chunk in chunks_of(chunks):
             if counts:
-                self._home.add_chunk(site, chunk)
+                add_chunk(self._aggregator, site, chunk)
                 self.bytes += chunk.words.nbytes
         if not chunks.last:
             return False
         del self._answering[site]
         if not counts:
             return False
-        self._home.end(site)
+        end_answer(self._aggregator, site)
         return not self.awaited
 
-    def advance(self, keep: bool) -> Callable[[], NextRound]:
-        """The work that leads to the next round; its result goes to `begin`. `keep`: it is time to keep the state."""
+    @property
+    def begun(self) -> bool:
+        """Whether the first task was sent."""
+        return self._round is not None
+
+    @property
+    def common_checkpoints(self) -> tuple[CheckpointId, ...]:
+        """Those that every site has, newest first: the attempt resumes from the first that the coordinator has, too."""
+        common = set.intersection(*(self._site_checkpoints.get(site, set()) for site in self.attempt.roster))
+        return tuple(sorted(common, reverse=True))
+
+    # The coordinator's computation between two rounds. `open`, `advance` and `make_tasks` return work for a `Compute`.
+
+    def begin_computing(self) -> None:
+        """All sites have answered: none is awaited until `begin`."""
         self._computing = True
-        first = self._round is None
+
+    def open(self, checkpoint_id: CheckpointId | None = None, snapshot: Snapshot | None = None) -> Work:
+        """The first round: from the beginning, or from a checkpoint that every site has."""
 
         def work() -> NextRound:
-            resumed = None
-            if first:
-                resumed = self._take_up()
-            else:
-                self._home.advance()
-            kept, why_not = False, ""
-            if keep and self._home.begins_iteration and not self._home.resumes:
-                kept, why_not = self._keep()
-            tasks = self._home.tasks(self._origin if kept else 0)
-            digests = digests_of(tasks, self._job_digest, self.attempt.epoch)
-            return NextRound(tasks, digests, kept, why_not, resumed)
+            if checkpoint_id is not None and snapshot is not None:
+                self._aggregator.restore(snapshot, checkpoint_id.origin)
+                self._origin = checkpoint_id.origin
+                self.exchanges_resumed = snapshot["exchanges"]
+            return self._next_round(resumed_from=checkpoint_id)
 
         return work
 
-    def _take_up(self) -> CheckpointId | None:
-        """Go on from the newest state that all have; None: there is none, and the job begins at the beginning."""
-        common = set.intersection(*(self._kept.get(site, set()) for site in self.attempt.roster))
-        job, context = self.attempt.job, self._context
-        for label in sorted(common & set(self._checkpoints.labels(job, context)) if common else (), reverse=True):
-            try:
-                state = self._checkpoints.load(job, context, label)
-            except CheckpointFailed:
-                continue
-            self._home.restore(state, label.origin)
-            self._origin = label.origin
-            self.exchanges_kept = state["exchanges"]
-            return label
-        return None
+    def advance(self, checkpoint_due: bool) -> Work:
+        """The round that follows, all sites having answered. `checkpoint_due`: or, if a snapshot can be taken of it,
+        that snapshot; when it is saved, or cannot be, `make_tasks` follows."""
 
-    def _keep(self) -> tuple[bool, str]:
-        """Whether the state was kept, and why not. Here before any site is asked to: what sites have, this end has."""
-        label = CheckpointId(self._origin, self._home.round)
-        try:
-            self._checkpoints.save(self.attempt.job, self._context, label, self._home.snapshot())
-        except CheckpointFailed as error:
-            return False, str(error)
-        return True, ""
+        def work() -> NextRound | CheckpointDue:
+            self._aggregator.advance()
+            if checkpoint_due and self._aggregator.begins_iteration and not self._open.resume:
+                checkpoint_id = CheckpointId(self._origin, self._aggregator.rounds)
+                return CheckpointDue(checkpoint_id, self._aggregator.snapshot())
+            return self._next_round()
+
+        return work
+
+    def make_tasks(self, with_checkpoint: bool) -> Work:
+        """The tasks of the open round; `with_checkpoint`: the coordinator has saved its checkpoint of it, and the sites
+        are asked to save theirs."""
+        return lambda: self._next_round(with_checkpoint=with_checkpoint)
+
+    def _next_round(self, with_checkpoint: bool = False, resumed_from: CheckpointId | None = None) -> NextRound:
+        tasks = self._aggregator.tasks(self._origin if with_checkpoint else 0)
+        digests = digests_of(tasks, self.attempt.job_digest, self.attempt.epoch)
+        return NextRound(tasks, digests, self.exchanges, with_checkpoint, resumed_from)
 
     def begin(self, following: NextRound) -> bool:
         """Take up the next round. False: there is none, the job is done."""
@@ -364,7 +317,3 @@ class AttemptRounds:
         if self.iterates:
             self._rows = {}
         return bool(following.tasks)
-
-    def report(self) -> dict[str, Any]:
-        """Sizes for the status of a job."""
-        return {"layout": self.topology.layout, "objects": self.topology.sizes.objects}

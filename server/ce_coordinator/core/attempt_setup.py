@@ -1,10 +1,11 @@
-"""The first half of an attempt at a job: key shares, the sealed job key, enrolments. The coordinator only relays and
-checks; it cannot open what it relays.
+"""The first half of an attempt, as in ce_client.attempt.setup: key shares, the encrypted job key, enrolments.
+
+The coordinator checks and relays; it cannot decrypt what it relays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,21 +15,18 @@ from ce.errors import LimitReached, MessageError
 from ce.identity.certificates import fingerprint
 from ce.privacy.pair_keys import NONCE_SIZE, PUBLIC_KEY_SIZE
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.protocol.keys.handshake import KEY_SIZE, KeyShare, check_enrolment, check_key_share
 from ce.protocol.attempt import Attempt
-from ce.protocol.topology.enrolment import EnrolmentSummary, summary_of
-from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
+from ce.protocol.keys.handshake import KEY_SIZE, KeyShare, check_enrolment, check_key_share
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary
 from ce.transport.array_chunks import Collector
+from ce.transport.enrolment_codec import read_claims, read_pseudonyms
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
 _TAG_SIZE = 16
-_LONGEST_NAME = 200
-#: A certificate of ours has some 500 bytes.
+#: Bytes. A certificate that `sign` issues has some 500.
 _LONGEST_CERTIFICATE = 4096
-_WRITTEN = {pb.CATEGORY_KIND_UNSPECIFIED: None, pb.CATEGORY_KIND_INTEGER: "integers", pb.CATEGORY_KIND_TEXT: "text"}
-_KINDS = {pb.COLUMN_KIND_CLUSTERING: "clustering", pb.COLUMN_KIND_CLASSIFIER: "classifier"}
 
 #: Frames for sites, by name.
 Outgoing = list[tuple[str, pb.CoordinatorFrame]]
@@ -44,30 +42,30 @@ class _Arriving:
 
 
 class AttemptSetup:
-    """Who has shared a key, who has enrolled, and what to tell whom."""
+    """Which sites have shared a key and which have enrolled, and what is relayed to whom."""
 
     def __init__(self, attempt: Attempt, uses_votes: bool, limits: Limits) -> None:
         self.attempt = attempt
         self.enrolments: dict[str, Enrolment] = {}
-        self.signed: dict[str, tuple[EnrolmentSummary, bytes]] = {}  # what each has enrolled, with its signature
+        self.signed: dict[str, tuple[EnrolmentSummary, bytes]] = {}  # by site: what it has enrolled, with its signature
         self.revision = 0  # of the present alignment
-        self.min_cluster = 0  # smallest cluster of which the operator may be shown anything, by the sites' wishes
+        self.min_cluster = 0  # the largest that a site asks for: smaller clusters are withheld from the operator
         self._uses_votes = uses_votes
         self._limits = limits
         self._shares: dict[str, KeyShare] = {}
         self._certificates: dict[str, x509.Certificate] = {}
-        self._sealed: dict[str, pb.EncryptedKey] | None = None
+        self._job_keys: dict[str, pb.EncryptedKey] | None = None
         self._arriving: dict[str, _Arriving] = {}
         self._objects: dict[str, int] = {}  # by site
-        self._over = False  # iterations have begun
+        self._closed = False  # iterations have begun
 
     @property
     def awaited(self) -> set[str]:
-        """The sites whose turn it is."""
+        """The sites that have to send something before the setup can continue."""
         roster = set(self.attempt.roster)
         if len(self._shares) < len(roster):
             return roster - self._shares.keys()
-        if self._sealed is None:
+        if self._job_keys is None:
             return {self.attempt.roster[0]}
         return roster - self.enrolments.keys()
 
@@ -76,50 +74,53 @@ class AttemptSetup:
         return len(self.enrolments) == len(self.attempt.roster)
 
     def has_begun(self, site: str) -> bool:
-        """Whether the site has made a key for this attempt; one that forgot it needs another attempt."""
+        """Whether the site has made a key for this attempt; when it has lost that key, another attempt is needed."""
         return site in self._shares
 
     def is_enrolling(self, site: str) -> bool:
-        """Whether the site is in the middle of an enrolment."""
+        """Whether some, not all, of the site's enrolment has arrived."""
         return site in self._arriving
 
     def objects(self, site: str) -> int:
         return self._objects.get(site, 0)
 
     def forget_objects(self) -> None:
-        """Iterations begin, and nobody can leave anything out any more: pseudonyms have done their work."""
-        nothing = Enrolment(np.empty(0, dtype=f"V{TOKEN_SIZE}"), ())
-        self.enrolments = dict.fromkeys(self.enrolments, nothing)
-        self._over = True
+        """Iterations begin: no site can leave out objects any more, and pseudonyms are not needed any more."""
+        empty = Enrolment(np.empty(0, dtype=f"V{TOKEN_SIZE}"), ())
+        self.enrolments = dict.fromkeys(self.enrolments, empty)
+        self._closed = True
 
     def offer(self) -> pb.CoordinatorFrame:
         a = self.attempt
         return pb.CoordinatorFrame(offer=pb.Offer(job=a.job, epoch=a.epoch, definition=a.definition, roster=a.roster))
 
-    def told(self, site: str) -> list[pb.CoordinatorFrame]:
-        """What a site should have been told by now and may have missed, when it connects again."""
+    def frames_after_reconnect(self, site: str) -> list[pb.CoordinatorFrame]:
+        """What this site may have missed while it had no stream: the offer, the peers, its job key."""
         self._arriving.pop(site, None)
         if site not in self._shares:
             return [self.offer()]
         frames = []
         if len(self._shares) == len(self.attempt.roster) and site not in self.enrolments:
             frames.append(self._peers())
-            if self._sealed is not None and site in self._sealed:
-                frames.append(pb.CoordinatorFrame(encrypted_key=self._sealed[site]))
+            if self._job_keys is not None and site in self._job_keys:
+                frames.append(pb.CoordinatorFrame(encrypted_key=self._job_keys[site]))
         return frames
 
     def share_key(self, site: str, connection_fingerprint: str, message: pb.KeyShare) -> Outgoing:
         share = KeyShare(message.public_key, message.certificate, message.signature)
         if site in self._shares:
             if share != self._shares[site]:
-                raise MessageError("key_share: another one was given for this epoch")
+                raise MessageError("key_share: differs from the one that was sent before in this epoch")
             return []
-        # Every share is relayed to every site: neither may one that no site can use, nor one that fills a frame.
+        # Every share is relayed to every site: one that no site can use, or that fills a frame, must not be.
         if len(share.public_key) != PUBLIC_KEY_SIZE or len(share.certificate) > _LONGEST_CERTIFICATE:
-            raise MessageError("key_share: public_key is 32 bytes, and certificate not endless")
+            raise MessageError(
+                f"key_share: expected a public_key of {PUBLIC_KEY_SIZE} bytes and a certificate of at most "
+                f"{_LONGEST_CERTIFICATE:,}, got {len(share.public_key):,} and {len(share.certificate):,}"
+            )
         certificate = check_key_share(self.attempt, site, share)
         if fingerprint(certificate) != connection_fingerprint:
-            raise MessageError("key_share: the certificate is not the one of this connection")
+            raise MessageError("key_share: expected the certificate of this connection, got another")
         self._shares[site] = share
         self._certificates[site] = certificate
         if len(self._shares) < len(self.attempt.roster):
@@ -130,25 +131,27 @@ class AttemptSetup:
     def relay_keys(self, site: str, message: pb.EncryptedKeys) -> Outgoing:
         first, *others = self.attempt.roster
         if site != first or len(self._shares) < len(self.attempt.roster):
-            raise MessageError("sealed_keys: only from the first site by name, after it knows its peers")
+            raise MessageError("encrypted_keys: only from the first site by name, after all sites have shared a key")
         if sorted(key.site for key in message.keys) != others:
-            raise MessageError("sealed_keys: not one for every other site")
+            raise MessageError("encrypted_keys: expected one for each other site")
         if any(len(k.nonce) != NONCE_SIZE or len(k.ciphertext) != KEY_SIZE + _TAG_SIZE for k in message.keys):
-            raise MessageError("sealed_keys: of another size")
-        if self._sealed is not None:
+            raise MessageError(
+                f"encrypted_keys: expected nonces of {NONCE_SIZE} bytes and ciphertexts of {KEY_SIZE + _TAG_SIZE} bytes"
+            )
+        if self._job_keys is not None:
             return []  # repeated after a broken stream
         a = self.attempt
-        self._sealed = {
+        self._job_keys = {
             key.site: pb.EncryptedKey(
                 job=a.job, epoch=a.epoch, site=key.site, nonce=key.nonce, ciphertext=key.ciphertext
             )
             for key in message.keys
         }
-        return [(name, pb.CoordinatorFrame(encrypted_key=sealed)) for name, sealed in self._sealed.items()]
+        return [(name, pb.CoordinatorFrame(encrypted_key=key)) for name, key in self._job_keys.items()]
 
     def enrol(self, site: str, message: pb.Enrolment) -> bool:
-        """A site's enrolment, or its beginning. True: it is complete, and not one that was here before."""
-        if self._sealed is None:
+        """A site's enrolment, or its beginning. True: it is complete, and does not repeat one that was accepted."""
+        if self._job_keys is None:
             raise MessageError("enrolment: comes before the job key")
         if not 0 < message.objects <= self._limits.objects_per_site:
             raise LimitReached(
@@ -158,13 +161,13 @@ class AttemptSetup:
         columns = self._columns(site, message.columns)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
         self._arriving[site] = _Arriving(message, columns, collector)
-        due = self.enrol_more(site, message.chunks)
-        # The pseudonyms are in the collector; what is kept of the frame is what was signed.
+        complete = self.enrol_more(site, message.chunks)
+        # The pseudonyms are in the collector; of the frame only what was signed is needed further.
         message.ClearField("chunks")
-        return due
+        return complete
 
     def enrol_more(self, site: str, chunks: arrays_pb2.ArrayChunks) -> bool:
-        """More of a site's enrolment; the same return value."""
+        """The next chunks of a site's enrolment. True: it is complete, and does not repeat one that was accepted."""
         arriving = self._arriving.get(site)
         if arriving is None:
             raise MessageError("more: no enrolment is under way")
@@ -174,18 +177,11 @@ class AttemptSetup:
         known = self.signed.get(site)
         if known is not None and arriving.header.revision <= known[0].revision:
             return False  # repeated
-        if list(arriving.collector.fraction_bits) != ["pseudonyms"]:
-            raise MessageError("enrolment: its one array is pseudonyms")
-        tokens = arriving.collector.arrays["pseudonyms"]
-        if tokens.dtype != np.uint8 or tokens.shape != (arriving.header.objects, TOKEN_SIZE):
-            raise MessageError("pseudonyms: not 16 bytes for each object")
-        objects = tokens.view(f"V{TOKEN_SIZE}").reshape(-1)
-        if len(np.unique(objects)) < len(objects):
-            raise MessageError("pseudonyms: two are equal")
+        objects = read_pseudonyms(arriving.collector.arrays, arriving.header.objects)
         enrolment = Enrolment(objects, arriving.columns)
-        summary = summary_of(enrolment, arriving.header.revision)
+        summary = enrolment.summary(arriving.header.revision)
         if arriving.header.pseudonym_digest != summary.pseudonym_digest:
-            raise MessageError("pseudonym_digest: not that of the pseudonyms")
+            raise MessageError("pseudonym_digest: expected the digest of the pseudonyms")
         signature = arriving.header.signature
         check_enrolment(self.attempt, site, summary, signature, self._certificates[site])
         self._refuse_more(site, enrolment, summary)
@@ -195,12 +191,13 @@ class AttemptSetup:
         return True
 
     def _refuse_more(self, site: str, enrolment: Enrolment, summary: EnrolmentSummary) -> None:
-        """A later enrolment leaves something out, adds nothing, and answers the present alignment."""
-        if self._over:
+        """A later enrolment leaves out objects or columns, adds none, and answers the present alignment."""
+        if self._closed:
             raise MessageError("enrolment: the rounds have begun")
         former = self.enrolments.get(site)
-        if summary.revision != (0 if former is None else self.revision + 1):
-            raise MessageError("revision: not the one that follows")
+        expected = 0 if former is None else self.revision + 1
+        if summary.revision != expected:
+            raise MessageError(f"revision: expected {expected}, got {summary.revision}")
         if former is None:
             return
         names = {claim.name for claim in former.columns}
@@ -209,30 +206,17 @@ class AttemptSetup:
             claim.name not in names for claim in enrolment.columns
         )
         if added or not smaller:
-            raise MessageError("enrolment: a later one leaves something out, and adds nothing")
+            raise MessageError("enrolment: a later one leaves out objects or columns, and adds none")
 
-    def _columns(self, site: str, claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
-        columns: dict[str, ColumnClaim] = {}
-        for claim in claims:
-            if len(columns) == self._limits.columns_per_site:
-                raise LimitReached(f"{site} enrols more columns than limits.columns_per_site")
-            if len(claim.categories) > self._limits.categories_per_column:
-                raise LimitReached(f"a column of {site} has more categories than limits.categories_per_column")
-            if not 0 < len(claim.name) <= _LONGEST_NAME or claim.name in columns:
-                raise MessageError("columns: a name is empty, too long or given twice")
-            kind = _KINDS.get(claim.kind)
-            if kind is None or claim.categories_are not in _WRITTEN:
-                raise MessageError("columns: of an unknown kind")
-            if kind == "classifier" and not self._uses_votes:
-                raise MessageError("columns: a classifier in a model without classes")
-            tokens = tuple(token.hex() for token in claim.categories)
-            if len(set(tokens)) < len(tokens) or any(len(t) != 2 * TOKEN_SIZE for t in tokens):
-                raise MessageError("columns: categories are different tokens of 16 bytes")
-            written = _WRITTEN[claim.categories_are]
-            columns[claim.name] = ColumnClaim(claim.name, kind, claim.soft, tokens, written, claim.labels)  # type: ignore[arg-type]
-        if not columns:
-            raise MessageError("columns: none")
-        return tuple(columns.values())
+    def _columns(self, site: str, claims: Sequence[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
+        if len(claims) > self._limits.columns_per_site:
+            raise LimitReached(f"{site} enrols more columns than limits.columns_per_site")
+        if any(len(claim.categories) > self._limits.categories_per_column for claim in claims):
+            raise LimitReached(f"a column of {site} has more categories than limits.categories_per_column")
+        columns = read_claims(claims)
+        if any(claim.kind == "classifier" for claim in columns) and not self._uses_votes:
+            raise MessageError("columns: a classifier in a model without classes")
+        return columns
 
     def _peers(self) -> pb.CoordinatorFrame:
         peers = [

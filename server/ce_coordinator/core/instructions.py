@@ -1,4 +1,6 @@
-"""What the brain asks the world to do. Carried out in order: what is saved is saved before anybody is told."""
+"""What the coordinator's core asks the runner to do. Records are written before any other instruction is carried out:
+nothing is announced that is not on the disk.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ce.errors import CeError
+from ce.protocol.engine.snapshots import Snapshot
+from ce.service.checkpoint_id import CheckpointId
 from ce.transport.frames import Frame
 from ce_coordinator.core.records import JobRecord, SiteRecord
 
@@ -14,27 +18,51 @@ Session = int
 """One stream of one site; a site that connects again gets another number."""
 
 
-#: The size of a computation that never runs on the event loop.
-AWAY = 2**62
-
-
 @dataclass(frozen=True)
 class SaveJob:
-    """Write a job's record, durably, before anything that follows."""
+    """Write a job's record durably, before every other instruction that comes with it.
+
+    `new`: the record of a submission. If it cannot be written, the job is forgotten and the submission is refused.
+    """
 
     record: JobRecord
+    new: bool = False
 
 
 @dataclass(frozen=True)
 class SaveSite:
-    """Write what is known of a site."""
+    """Write a site's record."""
 
     record: SiteRecord
 
 
 @dataclass(frozen=True)
+class SaveCheckpoint:
+    """Write a checkpoint durably, off the event loop; then pass in `CheckpointSaved` or `CheckpointNotSaved`.
+
+    `context` is a digest of everything that the snapshot is valid for.
+    """
+
+    job: str
+    epoch: int
+    context: bytes = field(repr=False)
+    checkpoint_id: CheckpointId
+    snapshot: Snapshot = field(repr=False)
+
+
+@dataclass(frozen=True)
+class LoadCheckpoint:
+    """Read the first of these checkpoints that can be read, off the event loop; then pass in `CheckpointLoaded`."""
+
+    job: str
+    epoch: int
+    context: bytes = field(repr=False)
+    checkpoint_ids: tuple[CheckpointId, ...]
+
+
+@dataclass(frozen=True)
 class RemoveCheckpoints:
-    """A job is over: forget the states of it that were kept."""
+    """A job has ended: remove all its checkpoints."""
 
     job: str
 
@@ -43,7 +71,7 @@ class RemoveCheckpoints:
 class Send:
     """Send frames down a stream, in order; they are made as fast as the stream takes them.
 
-    Not if the record of the job that they are about could not be saved: what is not written is not announced.
+    `job`: the job that the frames are about. If its record could not be written, they are not sent.
     """
 
     session: Session
@@ -61,17 +89,17 @@ class Close:
 
 @dataclass(frozen=True)
 class Compute:
-    """Run `work`, away from the event loop when it is large, and come back with `Machine.computed`."""
+    """Run `work`, off the event loop when it is large; then pass in `Computed`."""
 
     job: str
     epoch: int
-    size: int  # numbers that it goes over, roughly
+    size: int  # numbers that the work reads, roughly
     work: Callable[[], Any] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Changed:
-    """Whoever watches this job should look again."""
+    """Wake up those who watch this job."""
 
     job: str
 
@@ -85,4 +113,6 @@ class Note:
     fields: Mapping[str, str | int | float] = field(default_factory=dict)
 
 
-Instruction = SaveJob | SaveSite | RemoveCheckpoints | Send | Close | Compute | Changed | Note
+Instruction = (
+    SaveJob | SaveSite | SaveCheckpoint | LoadCheckpoint | RemoveCheckpoints | Send | Close | Compute | Changed | Note
+)

@@ -1,4 +1,4 @@
-"""How much the coordinator lets anybody ask of it."""
+"""The coordinator's limits, and the settings that are the same for all its jobs."""
 
 from __future__ import annotations
 
@@ -6,24 +6,26 @@ from dataclasses import dataclass
 
 from ce.errors import ConfigError
 from ce.service.settings import setting
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Every limit has a default that suits a machine with a few gigabytes of memory."""
+    """The defaults suit a machine with a few gigabytes of memory."""
 
     jobs_at_once: int = setting(32, "Jobs that run at the same time; further ones wait in line.")
     jobs_waiting: int = setting(1000, "Jobs that may wait in line; a further submission is refused.")
     sites_per_job: int = setting(200, "Sites that one job may name.")
     attempts_per_job: int = setting(
-        1000, "Attempts at one job: each time a site has lost its state of it, all begin again; then the job fails."
+        1000,
+        "Attempts at one job. When a site has lost its state, another begins; after the last one the job fails.",
     )
     streams: int = setting(500, "Streams and operators' calls that may be open at once.")
     streams_per_certificate: int = setting(
-        50, "Those of one certificate, so that none can keep the others out; a further one is refused."
+        50, "Those of one certificate, so that it cannot use up all of them; a further one is refused."
     )
     messages_waiting: int = setting(
-        20_000, "Messages that may wait until a site reads them; the stream of one that does not is ended."
+        20_000, "Messages that may wait until a site reads them; when there are more, its stream is closed."
     )
     objects_per_site: int = setting(50_000_000, "Objects that one site may enrol in one job.")
     columns_per_site: int = setting(10_000, "Columns that one site may enrol in one job.")
@@ -36,3 +38,12 @@ class Limits:
         for key, value in vars(self).items():
             if value < 1:
                 raise ConfigError(f"limits.{key} is a whole number of at least 1")
+
+
+@dataclass(frozen=True)
+class JobSettings:
+    """Settings of the coordinator that apply to every job."""
+
+    limits: Limits
+    min_cluster: int  # clusters with fewer objects are withheld from the operator
+    checkpoint_interval: CheckpointInterval

@@ -1,4 +1,4 @@
-"""What the coordinator remembers about a job and about a site. Times are seconds since 1970, UTC."""
+"""What the coordinator's store holds about a job and about a site. Times are seconds since 1970, UTC."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ JobState = Literal["submitted", "enrolling", "aligning", "running", "done", "fai
 class JobRecord:
     """A job as of its last change of state.
 
-    `token` is the operator's, chosen before the submission: the same submission sent twice is one job. `definition`
-    and `result` are encoded messages. `reason`, `rule` and `exit_code` say why a job ended without a result.
+    `token` is chosen by the operator's command: the same submission sent twice is one job. `definition` and `result`
+    are JSON. `reason`, `rule` and `exit_code` say why a job ended without a result.
     """
 
     name: str
@@ -28,17 +28,17 @@ class JobRecord:
     rule: str = ""
     exit_code: int = 0
     result: bytes = field(default=b"", repr=False)
-    left_behind: tuple[str, ...] = ()  # sites of the job that it has gone on without
+    left_behind: tuple[str, ...] = ()  # sites of the job that it continued without
 
     @property
     def ended(self) -> bool:
-        """Whether the state is one that no job leaves."""
+        """Whether the state is final."""
         return self.state in ("done", "failed", "cancelled")
 
 
 @dataclass(frozen=True)
 class SiteRecord:
-    """A site that has connected at least once, and the SHA-256 fingerprint of the certificate it came with last."""
+    """A known site, and the SHA-256 fingerprint of the certificate that it connected with last."""
 
     name: str
     fingerprint: str

@@ -1,4 +1,4 @@
-"""What the operator gets to see of a finished job: parameters, bound, trace and sizes; nothing of small clusters."""
+"""The operator's result of a finished job: parameters, bound, trace and sizes; small clusters are withheld."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def operator_report(
     min_cluster: int,
     left_behind: Sequence[str] = (),
 ) -> bytes:
-    """A JSON object; `n_bytes` of arrays came and went. Without an outcome, as in blind, it says nothing of it.
+    """A JSON object. `n_bytes`: of all arrays that were sent and received. In blind there is no outcome to report.
 
-    Clusters with fewer than `min_cluster` objects are there, but their numbers are withheld (null).
+    Clusters with fewer than `min_cluster` objects are listed, but their numbers are withheld (null).
     """
     report: dict[str, Any] = {
         "job": job.name,
@@ -49,20 +49,20 @@ def operator_report(
 def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -> dict[str, Any]:
     path = outcome.paths[outcome.winner]
     assert outcome.sizes is not None
-    shown = outcome.sizes >= min_cluster
+    visible = outcome.sizes >= min_cluster
     report: dict[str, Any] = {
         "lower_bound": path.bounds[-1],
         "bound_path": list(path.bounds),
         "iterations": outcome.iterations,
         "converged": path.converged,
-        "sizes": [int(size) if visible else None for size, visible in zip(outcome.sizes, shown, strict=True)],
+        "sizes": [int(size) if show else None for size, show in zip(outcome.sizes, visible, strict=True)],
         "min_cluster": min_cluster,
-        "parameters": {name: _visible(outcome.globals[name][0], shown) for name in find_model(job.model).parameters},
-        # Columns with one holder are known to their holder only. Categories go by their tokens.
-        "tables": {
+        "parameters": {name: _visible(outcome.globals[name][0], visible) for name in find_model(job.model).parameters},
+        # Only the holder of a column that it does not share knows its parameters. Categories are named by tokens.
+        "beta": {
             column.name: {
                 "categories": [str(token) for token in column.categories],
-                "rows": _visible(outcome.tables[column.name], shown),
+                "rows": _visible(outcome.beta[column.name], visible),
             }
             for column in topology.clusterings
             if column.shared
@@ -73,12 +73,12 @@ def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -
     return report
 
 
-def _visible(values: Reals, shown: np.ndarray[Any, Any]) -> list[Any]:
-    """Per cluster, null where it is withheld or not known; a value that is not per cluster as it is."""
-    rows = values if len(values) == len(shown) else None
+def _visible(values: Reals, visible: np.ndarray[Any, Any]) -> list[Any]:
+    """Values per cluster, null where withheld or not finite; other values as they are."""
+    rows = values if len(values) == len(visible) else None
     if rows is None:
         return [_number(value) for value in values.ravel().tolist()]
-    return [_numbers(row) if visible else None for row, visible in zip(rows, shown, strict=True)]
+    return [_numbers(row) if show else None for row, show in zip(rows, visible, strict=True)]
 
 
 def _numbers(row: Any) -> Any:

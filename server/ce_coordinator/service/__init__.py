@@ -1,1 +1,1 @@
-"""Between the coordinator's brain and the network: streams, calls, limits, metrics."""
+"""Between the coordinator's core and the network: streams, calls, limits, metrics."""

@@ -1,4 +1,4 @@
-"""Who is calling: the identity in the certificate of the connection, and whether it may do what it asks for."""
+"""The caller's identity, from the certificate of its connection, and whether it may make this call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ce.identity.certificates import fingerprint, identity_of, parse_certificate
 from ce.identity.denied import DenyList
 from ce.identity.names import Role
 
-#: Frames of an exchange come within milliseconds of each other: one look at the deny list is enough for them.
+#: Seconds. Frames of an exchange arrive within milliseconds of each other: one look at the deny list is enough.
 AGAIN_S = 0.005
 
 
@@ -25,14 +25,14 @@ class Caller:
 
 
 class Authorisation:
-    """Decides who may call what. The deny list is looked at every time, so that it needs no restart."""
+    """Decides who may call what. The deny list is read again whenever it changes: no restart is needed."""
 
     def __init__(self, denied: DenyList) -> None:
         self._denied = denied
         self._checked: dict[Caller, float] = {}
 
     def admit(self, context: Any, role: Role) -> Caller:
-        """The caller, who must have this role. Raises NotKnown or NotAllowed."""
+        """The caller of a call that is for this role. Raises NotKnown or NotAllowed."""
         certificates = context.auth_context().get("x509_pem_cert", [])
         if not certificates:
             raise NotKnown("this connection has no certificate")
@@ -40,23 +40,23 @@ class Authorisation:
             certificate = parse_certificate(certificates[0])
             identity = identity_of(certificate)
         except ConfigError as error:
-            raise NotKnown("the certificate of this connection does not name anybody (no ce:// name)") from error
+            raise NotKnown("the certificate of this connection names no identity (no ce:// name)") from error
         try:
             caller = Caller(identity.role, identity.name, fingerprint(certificate))
         except ConfigError as error:
-            raise NotKnown("the certificate of this connection is for a key of another kind than ce's") from error
+            raise NotKnown("the key in the certificate of this connection is of a kind that ce does not use") from error
         if caller.role != role:
-            raise NotAllowed(f"the certificate is that of {identity}: this is for {role}s")
+            raise NotAllowed(f"the certificate is that of {identity}: this call is for {role}s")
         self.check(caller)
         return caller
 
     def check(self, caller: Caller) -> None:
-        """That the caller's key is not on the deny list."""
+        """Raises NotAllowed if the caller's key is on the deny list."""
         self._checked[caller] = time.monotonic()
         if self._denied.denies(caller.fingerprint):
             raise NotAllowed(f"the key of {caller.role} {caller.name} is on the coordinator's deny list")
 
     def check_again(self, caller: Caller) -> None:
-        """The same while its stream is open, for every frame: the file is looked at at most every few milliseconds."""
+        """The same, for every frame of an open stream: the file is looked at once in AGAIN_S at most."""
         if time.monotonic() - self._checked.get(caller, 0.0) >= AGAIN_S:
             self.check(caller)

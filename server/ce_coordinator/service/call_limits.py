@@ -1,8 +1,8 @@
-"""The way in: how many calls may be open, in all and of one certificate, and how long one may take to say what for.
+"""How many calls may be open, in all and per certificate, and how long a caller may take to send its first message.
 
-gRPC counts calls, too, but not by whom: one certificate could keep all others out. And a call with one question takes
-a place before the question is there, for as long as the caller likes. So every call is taken as a stream, which on the
-wire is the same: it is counted first, then its question is awaited, not for long.
+gRPC limits calls, too, but not per certificate: one certificate could use up all of them. And a unary call counts as
+open before its request has arrived, however long that takes. So every call is served as a stream, which on the wire is
+the same: it is counted first, then its request is awaited for at most HELLO_S.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ce_coordinator.core.limits import Limits
 
 log = logging.getLogger("ce_coordinator")
 
-#: A call must say what it wants within this: a site its Hello, an operator its question.
+#: Seconds within which a caller must send its first message: a site its Hello, an operator its request.
 HELLO_S = 10.0
-#: That a certificate calls too often is logged once in this time.
+#: Seconds between two log entries about calls of one certificate that are refused.
 REPEAT_S = 60.0
 
 
 class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Counts the calls that are open; refuses those that are too many."""
+    """Counts open calls, and refuses those that exceed a limit."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._open: Counter[bytes] = Counter()  # by certificate
         self._all = 0
-        self._told: dict[bytes, float] = {}  # by certificate: when the log was told that it calls too often
+        self._logged: dict[bytes, float] = {}  # by certificate: when a refused call was logged last
 
     async def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         handler = await continuation(details)
@@ -56,7 +56,7 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         serve = handler.stream_stream or handler.unary_stream or handler.unary_unary
 
         async def enter(requests: Any, context: Any) -> None:
-            with contextlib.suppress(grpc.aio.InternalError):  # the caller is gone, and hears nothing any more
+            with contextlib.suppress(grpc.aio.InternalError):  # the caller has disconnected
                 await self._serve(handler, serve, requests, context)
 
         return enter
@@ -64,7 +64,7 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     async def _serve(self, handler: Any, serve: Callable[..., Any], requests: Any, context: Any) -> None:
         try:
             with self._entered(context):
-                given = requests if handler.request_streaming else await _question(context)
+                given = requests if handler.request_streaming else await _request(context)
                 if inspect.isasyncgenfunction(serve):
                     await _write_all(serve(given, context), context)
                 elif handler.response_streaming:
@@ -76,35 +76,35 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     @contextmanager
     def _entered(self, context: Any) -> Iterator[None]:
-        """Raises LimitReached when there are too many."""
-        own = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
+        """Counts a call while it is open. Raises LimitReached when there are too many."""
+        certificate = next(iter(context.auth_context().get("x509_pem_cert", ())), b"")
         try:
-            self._refuse_too_many(own)
+            self._refuse_too_many(certificate)
         except LimitReached as error:
             now = time.monotonic()
-            if now - self._told.get(own, -math.inf) > REPEAT_S:  # a crowd must not fill the log
-                self._told[own] = now
+            if now - self._logged.get(certificate, -math.inf) > REPEAT_S:  # many refused calls must not fill the log
+                self._logged[certificate] = now
                 log.warning("call refused", extra=fields(peer=context.peer(), reason=str(error)))
             raise
-        self._open[own] += 1
+        self._open[certificate] += 1
         self._all += 1
         try:
             yield
         finally:
             self._all -= 1
-            self._open[own] -= 1
-            if not self._open[own]:
-                del self._open[own]
+            self._open[certificate] -= 1
+            if not self._open[certificate]:
+                del self._open[certificate]
 
-    def _refuse_too_many(self, own: bytes) -> None:
+    def _refuse_too_many(self, certificate: bytes) -> None:
         limits = self._limits
-        if self._open[own] >= limits.streams_per_certificate:
+        if self._open[certificate] >= limits.streams_per_certificate:
             raise LimitReached(
-                f"{self._open[own]:,} calls with this certificate are open, and no more may be "
+                f"{self._open[certificate]:,} calls with this certificate are open, which is the limit "
                 "(limits.streams_per_certificate): end some of them"
             )
         if self._all >= limits.streams:
-            raise LimitReached(f"{self._all:,} calls are open, and no more may be (limits.streams): try again later")
+            raise LimitReached(f"{self._all:,} calls are open, which is the limit (limits.streams): try again later")
 
 
 async def read_frame(context: Any) -> Any:
@@ -116,18 +116,18 @@ async def read_frame(context: Any) -> Any:
 
 
 async def read_in_time(context: Any, what: str) -> Any:
-    """The first one, which may not take long."""
+    """The first message of a call. Raises MessageError when it does not arrive within HELLO_S."""
     try:
         return await asyncio.wait_for(read_frame(context), HELLO_S)
     except TimeoutError as error:
-        raise MessageError(f"{what}: did not come in time") from error
+        raise MessageError(f"{what}: did not arrive within {HELLO_S:g} seconds") from error
 
 
-async def _question(context: Any) -> Any:
-    question = await read_in_time(context, "question")
-    if question is grpc.aio.EOF:
-        raise MessageError("question: did not come")
-    return question
+async def _request(context: Any) -> Any:
+    request = await read_in_time(context, "request")
+    if request is grpc.aio.EOF:
+        raise MessageError("request: missing")
+    return request
 
 
 async def _write_all(answers: AsyncIterator[Any], context: Any) -> None:

@@ -1,4 +1,4 @@
-"""The machine's state as an operator sees it."""
+"""The machine's state as the messages that operators are sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ce_proto.v1 import operator_pb2 as pb
 
 def job_status(machine: Machine, name: str, now: float) -> pb.JobStatus:
     """One job as it stands. Raises UnknownJob."""
-    record = machine.whole_record(name)
+    record = machine.jobs.record_with_result(name)
     definition = json.loads(record.definition)
     status = pb.JobStatus(
         job=record.name,
@@ -57,30 +57,35 @@ def _site(machine: Machine, name: str, run: JobRun | None) -> pb.SiteStatus:
     elif record is not None:
         status.last_seen_s = record.last_seen
     if run is not None:
-        status.awaited, status.objects = name in run.awaited, run.objects(name)
+        status.awaited = name in run.awaited
+        status.objects = run.attempt.setup.objects(name) if run.attempt is not None else 0
     return status
 
 
 def _add_progress(status: pb.JobStatus, run: JobRun, now: float) -> None:
     status.deadline_s = run.deadline
-    status.iteration = run.trace.iteration
-    status.max_iterations = run.trace.max_iterations
-    status.starts_running = run.trace.starts_running
-    status.bound_path.extend(run.trace.bound_path)
-    if run.rounds is not None:
-        status.layout = run.rounds.topology.layout
-        status.objects = run.rounds.topology.sizes.objects
-        status.exchanges = run.rounds.exchanges
-        status.exchanges_kept = run.rounds.exchanges_kept
-        status.bytes = run.rounds.bytes
-        status.exchanges_per_s = run.exchanges_per_s(now)
+    attempt = run.attempt
+    if attempt is None:
+        return
+    status.iteration = attempt.trace.iteration
+    status.max_iterations = attempt.trace.max_iterations
+    status.starts_running = attempt.trace.starts_running
+    status.bound_path.extend(attempt.trace.bound_path)
+    rounds = attempt.rounds
+    if rounds is not None:
+        status.layout = rounds.topology.layout
+        status.objects = rounds.topology.sizes.objects
+        status.exchanges = rounds.exchanges
+        status.exchanges_kept = rounds.exchanges_resumed
+        status.bytes = rounds.bytes
+        status.exchanges_per_s = attempt.exchanges_per_s(now)
 
 
 def _add_result(status: pb.JobStatus, record: JobRecord) -> None:
     report = json.loads(record.result)
     status.layout = report["layout"]
     status.objects = report["objects"]
-    status.iteration = report.get("iterations", 0)  # of a blind job nothing is known
+    status.iteration = report.get("iterations", 0)  # the coordinator of a blind job does not know it
     status.bound_path.extend(report.get("bound_path", ()))
     status.exchanges = report["exchanges"]
     status.bytes = report.get("bytes", 0)

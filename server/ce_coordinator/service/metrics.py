@@ -1,13 +1,12 @@
-"""What the coordinator counts. The conductor tells it what it carries out; the brain knows nothing of it.
+"""What the coordinator counts. The runner passes in each event, instruction and record; the core knows nothing of it.
 
-Nothing here names a site or a job: how many, and how long.
+Metrics only observe: nothing here decides anything or calls the machine. No metric names a site or a job.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple, get_args
@@ -15,18 +14,20 @@ from typing import NamedTuple, get_args
 from ce.job import MODELS, PRIVACY
 from ce.rules import RULES
 from ce.service.metrics import OTHER, MetricsRegistry, known_rule
-from ce_coordinator.core.attempt_rounds import AttemptRounds, NextRound
-from ce_coordinator.core.machine import Machine
+from ce_coordinator.core.attempt_rounds import Aligned, NextRound
+from ce_coordinator.core.events import CheckpointNotSaved, CheckpointSaved, Computed, Event, SiteConnected
+from ce_coordinator.core.instructions import Compute, Instruction, LoadCheckpoint, SaveCheckpoint
+from ce_coordinator.core.machine import Census
 from ce_coordinator.core.records import JobRecord, JobState
 
 PREFIX = "ce_coordinator"
-#: What a job does in each state, unless it computes.
+#: What a job does in each state, unless the coordinator computes or works on a checkpoint.
 PHASES: dict[JobState, str] = {"enrolling": "enrolling", "aligning": "aligning", "running": "waiting"}
 COMPUTING = "computing"
 
 
 class _Job(NamedTuple):
-    """A job under way: what kind it is, what it does, and since when."""
+    """A running job: its kind, its attempt, what it does and since when."""
 
     model: str
     privacy: str
@@ -34,6 +35,7 @@ class _Job(NamedTuple):
     epoch: int
     phase: str
     since: float
+    exchanges: int | None  # of the present alignment, as far as they were counted; None before its first round
 
 
 class CoordinatorMetrics:
@@ -43,7 +45,7 @@ class CoordinatorMetrics:
         made = self.registry = MetricsRegistry(PREFIX)
         kind = ("model", "privacy")
         self.jobs = made.gauge("jobs", "Jobs that the coordinator knows, by their state.", "state")
-        self.jobs_waiting = made.gauge("jobs_waiting", "Jobs that wait in line until others have ended.")
+        self.jobs_waiting = made.gauge("jobs_waiting", "Jobs that wait in line until other jobs have ended.")
         self.jobs_ended = made.counter("jobs_ended", "Jobs that ended, by how.", "state", *kind)
         self.attempts = made.counter("attempts", "Attempts at jobs (epochs) that began.", *kind)
         self.exchanges = made.counter(
@@ -54,7 +56,7 @@ class CoordinatorMetrics:
         self.phase_seconds = made.counter(
             "phase_seconds",
             "Seconds that jobs spent enrolling, aligning (until all sites are ready), waiting for answers of sites, "
-            "and computing at the coordinator.",
+            "and computing or writing a checkpoint at the coordinator.",
             "phase",
             *kind,
         )
@@ -65,7 +67,7 @@ class CoordinatorMetrics:
             "rule",
         )
         self.checkpoints = made.counter(
-            "checkpoints", "Checkpoints of jobs, by whether they were kept: kept, not_kept.", "state"
+            "checkpoints", "Checkpoints of jobs, by whether they could be written: saved, failed.", "state"
         )
         self.resumed = made.counter("resumed", "Attempts that went on from a checkpoint.")
         self.sites_known = made.gauge("sites_known", "Sites that have a certificate or have connected.")
@@ -77,11 +79,13 @@ class CoordinatorMetrics:
         self.bytes = made.counter(
             "bytes", "Bytes of messages, of sites and of operators, without what TLS and HTTP/2 add.", "direction"
         )
-        self.frames_waiting = made.gauge("frames_waiting", "Entries in the queues of what waits to go to sites.")
-        self.computations = made.gauge("computations", "Large computations under way, or waiting for a thread.")
-        self.store_failures = made.counter("store_failures", "Records of jobs that the disk did not take.")
-        # Series that begin at nought: an alert on their growth must not miss the first.
-        for state in ("kept", "not_kept"):
+        self.frames_waiting = made.gauge("frames_waiting", "Entries in the queues of frames for sites.")
+        self.computations = made.gauge(
+            "computations", "Large computations and checkpoints that a thread works on, or that wait for one."
+        )
+        self.store_failures = made.counter("store_failures", "Records of jobs that could not be written.")
+        # Series that begin at zero: an alert on their growth must not miss the first.
+        for state in ("saved", "failed"):
             self.checkpoints.labels(state)
         for rule in (*RULES, OTHER):
             self.refusals.labels(rule)
@@ -92,81 +96,94 @@ class CoordinatorMetrics:
                 self.jobs_ended.labels(ended, *one)
         self.received, self.sent = (self.bytes.labels(direction).inc for direction in ("in", "out"))
         self._clock = clock
-        self._under_way: dict[str, _Job] = {}
-        self._counted: dict[str, tuple[AttemptRounds, int]] = {}  # exchanges of the rounds that a job is in
+        self._running: dict[str, _Job] = {}
         self._seen: set[str] = set()
 
-    def show(self, machine: Machine, waiting: Callable[[], tuple[int, int]]) -> None:
-        """From now on gauges show this machine; `waiting`: frames in queues, and large computations."""
+    def show(self, census: Callable[[], Census], waiting: Callable[[], tuple[int, int]]) -> None:
+        """From now on gauges show these numbers; `waiting`: frames in queues, and work for threads."""
 
         def look() -> None:
-            states = Counter(record.state for record in machine.records.values())
+            now, (frames, computations) = census(), waiting()
             for state in get_args(JobState):
-                self.jobs.labels(state).set(states[state])
-            self.jobs_waiting.set(sum(not r.ended for r in machine.records.values()) - len(machine.runs))
-            self.sites_known.set(len(machine.sites))
-            self.sites_connected.set(len(machine.connections))
-            self.sites_awaited.set(len(set().union(*(run.awaited for run in machine.runs.values()))))
-            frames, computations = waiting()
+                self.jobs.labels(state).set(now.jobs.get(state, 0))
+            self.jobs_waiting.set(now.jobs_in_line)
+            self.sites_known.set(now.sites_known)
+            self.sites_connected.set(now.sites_connected)
+            self.sites_awaited.set(now.sites_awaited)
             self.frames_waiting.set(frames)
             self.computations.set(computations)
-            for name, job in self._under_way.items():
+            for name, job in self._running.items():
                 self._enter(name, job.phase)
 
         self.registry.before_each_scrape(look)
 
-    def connected(self, site: str) -> None:
-        self.connections.inc()
-        if site in self._seen:
-            self.reconnects.inc()
-        self._seen.add(site)
+    def happened(self, event: Event) -> None:
+        """The machine has accepted an event; its instructions are not yet carried out."""
+        match event:
+            case SiteConnected(site=site):
+                self.connections.inc()
+                if site in self._seen:
+                    self.reconnects.inc()
+                self._seen.add(site)
+            case Computed(job, epoch, result):
+                self._computed(job, epoch, result)
+            case CheckpointSaved():
+                self.checkpoints.labels("saved").inc()
+            case CheckpointNotSaved():
+                self.checkpoints.labels("failed").inc()
 
-    def computing(self, job: str) -> None:
-        """The work of a `Compute` begins, or waits for a thread."""
-        self._enter(job, COMPUTING)
+    def carried_out(self, instruction: Instruction) -> None:
+        """An instruction is being carried out, or waits for a thread."""
+        if isinstance(instruction, Compute | SaveCheckpoint | LoadCheckpoint):
+            self._enter(instruction.job, COMPUTING)
 
-    def computed(self, machine: Machine, job: str, epoch: int, result: object) -> None:
-        """The work of a `Compute` is done; before the machine is told."""
-        known, run = self._under_way.get(job), machine.runs.get(job)
-        if known is None or run is None or run.epoch != epoch:
+    def _computed(self, name: str, epoch: int, result: object) -> None:
+        job = self._running.get(name)
+        if job is None or job.epoch != epoch:
             return
-        self._enter(job, PHASES.get(known.state, known.phase))
-        if not isinstance(result, NextRound) or run.rounds is None:
-            return
-        rounds, exchanges = run.rounds, run.rounds.exchanges
-        former, counted = self._counted.get(job, (None, 0))
-        if former is rounds:  # its first result is that of no exchange
-            self.exchanges.labels(known.model, known.privacy).inc(max(exchanges - counted, 0))
-        self._counted[job] = (rounds, exchanges)
-        if result.kept or result.not_kept:
-            self.checkpoints.labels("kept" if result.kept else "not_kept").inc()
-        if result.resumed is not None:
-            self.resumed.inc()
+        self._enter(name, PHASES.get(job.state, job.phase))
+        exchanges = job.exchanges
+        if isinstance(result, Aligned):
+            exchanges = None
+        elif isinstance(result, NextRound):
+            if exchanges is not None:  # the first round of an alignment follows no exchange
+                self.exchanges.labels(job.model, job.privacy).inc(max(result.exchanges - exchanges, 0))
+            exchanges = result.exchanges
+            if result.resumed_from is not None:
+                self.resumed.inc()
+        self._running[name] = self._running[name]._replace(exchanges=exchanges)
 
     def saved(self, record: JobRecord) -> None:
         """A job has changed its state."""
-        known = self._under_way.get(record.name)
-        if known is not None:
-            self._enter(record.name, known.phase)
-            model, privacy = known.model, known.privacy
+        job = self._running.get(record.name)
+        if job is not None:
+            self._enter(record.name, job.phase)
+            model, privacy = job.model, job.privacy
         else:
             definition = json.loads(record.definition)
             model, privacy = definition["model"], definition["privacy"]
         if record.ended:
-            self._under_way.pop(record.name, None)
-            self._counted.pop(record.name, None)
+            self._running.pop(record.name, None)
             self.jobs_ended.labels(record.state, model, privacy).inc()
             if record.rule:
                 self.refusals.labels(known_rule(record.rule)).inc()
             return
-        if record.state == "enrolling" and (known is None or known.epoch != record.epoch):
+        same_attempt = job is not None and job.epoch == record.epoch
+        if record.state == "enrolling" and not same_attempt:
             self.attempts.labels(model, privacy).inc()
         if (phase := PHASES.get(record.state)) is not None:
-            self._under_way[record.name] = _Job(model, privacy, record.state, record.epoch, phase, self._clock())
+            exchanges = job.exchanges if job is not None and same_attempt else None
+            entry = _Job(model, privacy, record.state, record.epoch, phase, self._clock(), exchanges)
+            self._running[record.name] = entry
 
-    def _enter(self, job: str, phase: str) -> None:
-        """What a job did until now is over; it may go on with the same."""
-        known, now = self._under_way.get(job), self._clock()
-        if known is not None:
-            self.phase_seconds.labels(known.phase, known.model, known.privacy).inc(now - known.since)
-            self._under_way[job] = known._replace(phase=phase, since=now)
+    def not_saved(self, record: JobRecord) -> None:
+        """A job has changed its state, and its record could not be written."""
+        self.store_failures.inc()
+        self.saved(record)
+
+    def _enter(self, name: str, phase: str) -> None:
+        """A job's phase ends now; the next one may be the same."""
+        job, now = self._running.get(name), self._clock()
+        if job is not None:
+            self.phase_seconds.labels(job.phase, job.model, job.privacy).inc(now - job.since)
+            self._running[name] = job._replace(phase=phase, since=now)

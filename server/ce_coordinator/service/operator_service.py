@@ -1,4 +1,4 @@
-"""OperatorService: what an operator asks for, answered from the machine's state."""
+"""OperatorService: an operator's calls, passed to the runner as events or answered from the machine's state."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from ce.errors import CeError
 from ce.service.logs import fields
 from ce.transport.grpc_errors import to_status
+from ce_coordinator.core.events import CertificatesIssued, JobCancelled, JobSubmitted
 from ce_coordinator.service.authorisation import Authorisation, Caller
 from ce_coordinator.service.job_status import job_status, site_statuses
 from ce_coordinator.service.runner import Runner
@@ -19,9 +20,9 @@ from ce_proto.v1 import operator_pb2_grpc
 
 log = logging.getLogger("ce_coordinator.service.operator_service")
 
-#: Updates to a watcher: not more often than this ...
+#: Seconds between two updates to a watcher: at least this many ...
 SHORTEST_S = 0.1
-#: ... and at least this often, so that a watcher sees time pass.
+#: ... and at most this many, so that a watcher sees time pass.
 LONGEST_S = 1.0
 
 
@@ -31,12 +32,15 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
     def __init__(self, runner: Runner, access: Authorisation, issued: Callable[[], dict[str, str]]) -> None:
         self._runner = runner
         self._access = access
-        self._issued = issued  # sites that have a certificate, with its fingerprint
+        self._issued = issued  # certificates of sites: fingerprints by name
 
     async def SubmitJob(self, request: pb.SubmitJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context) as caller:
-            self._runner.machine.know(self._issued())
-            return self._status(self._runner.submit(request.definition, request.token, caller.name))
+            self._runner.handle(CertificatesIssued(self._issued()))
+            self._runner.handle(JobSubmitted(request.definition, request.token, caller.name))
+            record = self._runner.machine.jobs.submitted(request.token)
+            assert record is not None
+            return self._status(record.name)
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context):
@@ -63,19 +67,17 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
     async def CancelJob(self, request: pb.CancelJobRequest, context: Any) -> pb.JobStatus:
         async with self._answering(context) as caller:
-            steps = self._runner.machine.cancel(request.job, caller.name, self._runner.now())
-            self._runner.carry_out(steps)
+            self._runner.handle(JobCancelled(request.job, caller.name))
             return self._status(request.job)
 
     async def GetResult(self, request: pb.GetResultRequest, context: Any) -> pb.JobResult:
         async with self._answering(context):
-            return pb.JobResult(job=request.job, report=self._runner.machine.result(request.job))
+            return pb.JobResult(job=request.job, report=self._runner.machine.jobs.result(request.job))
 
     async def ListSites(self, request: pb.ListSitesRequest, context: Any) -> pb.ListSitesResponse:
         async with self._answering(context):
-            machine = self._runner.machine
-            machine.know(self._issued())
-            return pb.ListSitesResponse(sites=site_statuses(machine))
+            self._runner.handle(CertificatesIssued(self._issued()))
+            return pb.ListSitesResponse(sites=site_statuses(self._runner.machine))
 
     async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:
         async with self._answering(context) as caller:
@@ -89,7 +91,7 @@ class OperatorService(operator_pb2_grpc.OperatorServiceServicer):
 
     @asynccontextmanager
     async def _answering(self, context: Any) -> AsyncIterator[Caller]:
-        """Lets operators in, and turns errors into statuses."""
+        """Admits operators only, and turns errors into statuses."""
         try:
             yield self._access.admit(context, "operator")
         except CeError as error:

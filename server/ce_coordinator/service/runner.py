@@ -1,6 +1,6 @@
-"""Between the brain and the world: passes events in, one at a time, and carries out what comes back.
+"""Between the coordinator's core and the world: passes events in, one at a time, and carries out the instructions.
 
-Runs on one event loop. Only large computations leave it, to a pool of threads.
+Runs on one event loop. Large computations and all work on checkpoint files leave it, to a pool of threads.
 """
 
 from __future__ import annotations
@@ -17,16 +17,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from ce.errors import CeError, JobFailed, LimitReached
-from ce.service.checkpoints import Checkpoints
+from ce.service.checkpoints import CheckpointFailed, Checkpoints
 from ce.service.logs import fields
 from ce.transport.frames import Frame
+from ce_coordinator.core.events import (
+    CheckpointLoaded,
+    CheckpointNotSaved,
+    CheckpointSaved,
+    Computed,
+    CoordinatorStarted,
+    DeadlineReached,
+    DrainRequested,
+    Event,
+    RecordNotSaved,
+    SiteDisconnected,
+    StoreRecovered,
+)
 from ce_coordinator.core.instructions import (
     Changed,
     Close,
     Compute,
     Instruction,
+    LoadCheckpoint,
     Note,
     RemoveCheckpoints,
+    SaveCheckpoint,
     SaveJob,
     SaveSite,
     Send,
@@ -39,26 +54,26 @@ from ce_coordinator.store.interface import Store
 
 log = logging.getLogger("ce_coordinator")
 
-#: Numbers that may be gone over on the event loop itself: less than a millisecond, which changing threads costs too.
+#: Numbers that a computation on the event loop may read: less than a millisecond, which changing threads costs, too.
 INLINE_SIZE = 20_000
-#: A record that the disk did not take is tried again this often.
+#: Seconds until a record that could not be written is tried again.
 RETRY_S = 5.0
-#: Before it stops, the coordinator waits this long for states to be kept.
+#: Seconds that the coordinator waits for checkpoints before it stops.
 DRAIN_S = 4.0
 
 
 class Outgoing:
-    """What waits to go down one stream, and why it was closed, if it was."""
+    """Frames that wait to go down one stream, and the error that it was closed with, if it was."""
 
     def __init__(self, most_waiting: int) -> None:
         self._most_waiting = most_waiting
         self.frames: asyncio.Queue[Iterable[Frame]] = asyncio.Queue()
         self.closed: asyncio.Future[CeError] = asyncio.get_running_loop().create_future()
-        self.writing = False  # a frame is under way
-        self.ending = False  # none may follow it
+        self.writing = False  # a frame is being written
+        self.ending = False  # no frame may follow it
 
     def send(self, frames: Iterable[Frame]) -> None:
-        """Put frames in the queue, which has an end: a site that asks and asks and never reads is cut off."""
+        """Put frames in the queue. When it is full, the site does not read what it asked for: its stream is closed."""
         if self.frames.qsize() < self._most_waiting:
             self.frames.put_nowait(frames)
         else:
@@ -71,56 +86,56 @@ class Outgoing:
 
 @dataclass(frozen=True)
 class _Unsaved:
-    """A record that the disk did not take, and what is to be done once it has."""
+    """A record that could not be written, and the instructions that follow once it is."""
 
     record: JobRecord
     then: list[Instruction]
 
 
 class Runner:
-    """The machine, with its store, its clock and its streams."""
+    """The machine, with its store, its checkpoints, its clock and its streams."""
 
     def __init__(self, machine: Machine, store: Store, checkpoints: Checkpoints, threads: int = 2) -> None:
         self.machine = machine
-        self.meter = CoordinatorMetrics()
-        self.meter.show(machine, self._waiting)
-        self.stopping = asyncio.Event()  # somebody wants the coordinator to stop
-        self.drained = asyncio.Event()  # it takes no more jobs, and has kept what it could
+        self.metrics = CoordinatorMetrics()
+        self.metrics.show(machine.census, self._waiting)
+        self.stopping = asyncio.Event()  # a signal or an operator has asked the coordinator to stop
+        self.drained = asyncio.Event()  # it accepts no more jobs, and has saved the checkpoints that it could
         self._store = store
         self._checkpoints = checkpoints
         self._unsaved: dict[str, _Unsaved] = {}
-        self._kept: asyncio.Event | None = None
+        self._checkpoints_done: asyncio.Event | None = None  # while it drains
         self._streams: dict[Session, Outgoing] = {}
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ce compute")
         self._changed: dict[str, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
         self._working: set[asyncio.Task[None]] = set()
-        # Wall time that never jumps: deadlines must not fire because somebody set the clock.
+        # Wall time that never jumps: no deadline must pass because the system clock was set.
         self._begin = time.time() - time.monotonic()
         self._stopped = False
-
-    def _waiting(self) -> tuple[int, int]:
-        """Entries in the queues of all streams, and computations that have left the event loop."""
-        return sum(stream.frames.qsize() for stream in self._streams.values()), len(self._working)
 
     def now(self) -> float:
         return self._begin + time.monotonic()
 
+    def handle(self, event: Event) -> None:
+        """Pass an event to the machine, and carry out its instructions. Raises CeError when the event is refused."""
+        self.carry_out(self._instructions(event))
+
     def start(self) -> None:
-        self.carry_out(self.machine.start(self.now()))
+        self.handle(CoordinatorStarted())
 
     async def drain(self) -> None:
-        """Take no more jobs, and wait until the states of those under way are kept; not for long."""
-        self.machine.drain()
-        self._kept = asyncio.Event()
-        if not self.machine.kept:
+        """Accept no more jobs, and wait at most DRAIN_S until all sites have the checkpoints that this requests."""
+        self.handle(DrainRequested())
+        self._checkpoints_done = asyncio.Event()
+        if self.machine.checkpoints_pending:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._kept.wait(), DRAIN_S)
+                await asyncio.wait_for(self._checkpoints_done.wait(), DRAIN_S)
         self.drained.set()
 
     async def stop(self, reason: CeError) -> None:
-        """Close every stream and forget the timers; what is under way begins again with the next start."""
+        """Close every stream and cancel the timer; running jobs begin another attempt with the next start."""
         self._save_again()
         self._stopped = True
         if self._timer is not None:
@@ -131,18 +146,6 @@ class Runner:
             task.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def submit(self, definition: bytes, token: str, operator: str) -> str:
-        """Record a job, begin it, and return its name. A job that cannot be recorded is not begun."""
-        record, steps = self.machine.submit(definition, token, operator, self.now())
-        if steps:
-            try:
-                self._store.save_job(record)
-            except JobFailed:
-                self.machine.forget(record.name)
-                raise
-        self.carry_out(steps)
-        return record.name
-
     # Streams.
 
     def opened(self, session: Session) -> Outgoing:
@@ -151,12 +154,12 @@ class Runner:
 
     def ended(self, session: Session, reason: str) -> None:
         self._streams.pop(session, None)
-        self.carry_out(self.machine.disconnected(session, reason, self.now()))
+        self.handle(SiteDisconnected(session, reason))
 
     # Watching.
 
     async def changed(self, job: str, timeout_s: float) -> None:
-        """Wait until this job changes, or for so long."""
+        """Wait until this job changes, at most so long."""
         waiting = self._changed.setdefault(job, asyncio.Event())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(waiting.wait(), timeout_s)
@@ -168,44 +171,55 @@ class Runner:
         todo = deque(self._saved(list(steps)))
         while todo:
             step = todo.popleft()
+            self.metrics.carried_out(step)
             match step:
                 case Send(session, frames):
                     if session in self._streams:
                         self._streams[session].send(frames)
-                case Compute(job, epoch, size, work):
-                    self.meter.computing(job)
-                    if size <= INLINE_SIZE:
-                        todo.extend(self._saved(self._computed(job, epoch, _result(work))))
-                    else:
-                        self._compute(job, epoch, work)
+                case Compute(_, _, size) if size <= INLINE_SIZE:
+                    todo.extend(self._saved(self._instructions(_computed(step))))
+                case Compute():
+                    self._in_a_thread(_computed, step)
+                case SaveCheckpoint():
+                    self._in_a_thread(self._checkpoint_saved, step)
+                case LoadCheckpoint():
+                    self._in_a_thread(self._checkpoint_loaded, step)
                 case Changed(job):
                     if job in self._changed:
                         self._changed.pop(job).set()
-                case Note(level, what, named):
-                    log.log(getattr(logging, level.upper()), what, extra=fields(**named))
+                case Note(level, event, named):
+                    log.log(getattr(logging, level.upper()), event, extra=fields(**named))
                 case Close(session, error):
                     if session in self._streams:
                         self._streams[session].close(error)
                 case RemoveCheckpoints(job):
                     self._checkpoints.remove(job)
                 case SaveSite(record):
-                    with contextlib.suppress(JobFailed):  # said when a job's record meets the same
+                    with contextlib.suppress(JobFailed):  # logged when the record of a job cannot be written, either
                         self._store.save_site(record)
         self._set_timer()
-        if self._kept is not None and self.machine.kept:
-            self._kept.set()
+        if self._checkpoints_done is not None and not self.machine.checkpoints_pending:
+            self._checkpoints_done.set()
+
+    def _instructions(self, event: Event) -> list[Instruction]:
+        steps = self.machine.handle(event, self.now())
+        self.metrics.happened(event)
+        return steps
 
     def _saved(self, steps: list[Instruction]) -> list[Instruction]:
-        """The steps that remain when all records are written. A job whose record cannot be written fails, and nothing
-        of it is announced but that; how a job ended is announced when it is written."""
+        """Write all records; the instructions that remain. A job whose record cannot be written fails, and only that is
+        announced of it; how a job ended is announced once it is written. Raises the error of a new job's record."""
         failed: dict[str, JobRecord] = {}
         for step in steps:
             if isinstance(step, SaveJob):
                 name = step.record.name
                 try:
                     self._store.save_job(step.record)
-                    self.meter.saved(step.record)
-                except JobFailed as error:
+                    self.metrics.saved(step.record)
+                except CeError as error:
+                    if step.new:
+                        self.machine.jobs.forget(name)
+                        raise
                     log.error("store failed", extra=fields(job=name, reason=str(error)))
                     failed[name] = step.record
         rest: list[Instruction] = [step for step in steps if not isinstance(step, SaveJob)]
@@ -213,15 +227,15 @@ class Runner:
             about = [step for step in rest if _about(step) == job]
             rest = [step for step in rest if _about(step) != job]
             cannot = JobFailed("the coordinator could not write down where this job stands: its disk may be full")
-            rest += self._saved(self.machine.store_failed(job, cannot, self.now()))
-            over = record.ended  # whole: the machine does not keep results
-            self._unsaved[job] = _Unsaved(record, about) if over else _Unsaved(self.machine.records[job], [])
-            self.meter.store_failures.inc()
-            self.meter.saved(self._unsaved[job].record)
+            rest += self._saved(self._instructions(RecordNotSaved(job, cannot)))
+            # The record of an ended job as it is: with its result, which the machine does not hold.
+            unsaved = _Unsaved(record, about) if record.ended else _Unsaved(self.machine.records[job], [])
+            self._unsaved[job] = unsaved
+            self.metrics.not_saved(unsaved.record)
         return rest
 
     def _save_again(self) -> None:
-        """Records that the disk did not take: how a job ended must be there when the coordinator starts again."""
+        """Write the records that could not be written: how a job ended must be known when the coordinator restarts."""
         if not self._unsaved:
             return
         for name, unsaved in list(self._unsaved.items()):
@@ -232,21 +246,49 @@ class Runner:
             del self._unsaved[name]
             log.info("store works again", extra=fields(job=name))
             self.carry_out(unsaved.then)
-        self.carry_out(self.machine.store_works_again(self.now()))
+        self.handle(StoreRecovered())
 
-    def _compute(self, job: str, epoch: int, work: Callable[[], Any]) -> None:
+    # Threads.
+
+    def _in_a_thread(self, work: Callable[[Any], Event], step: Instruction) -> None:
+        """Carry out an instruction off the event loop; then pass in the event that answers it."""
+
         async def run() -> None:
-            result = await asyncio.get_running_loop().run_in_executor(self._pool, _result, work)
+            event = await asyncio.get_running_loop().run_in_executor(self._pool, work, step)
             if not self._stopped:
-                self.carry_out(self._computed(job, epoch, result))
+                self.handle(event)
 
         task = asyncio.get_running_loop().create_task(run())
         self._working.add(task)
         task.add_done_callback(self._working.discard)
 
-    def _computed(self, job: str, epoch: int, result: Any) -> list[Instruction]:
-        self.meter.computed(self.machine, job, epoch, result)
-        return self.machine.computed(job, epoch, result, self.now())
+    def _checkpoint_saved(self, step: SaveCheckpoint) -> Event:
+        try:
+            self._checkpoints.save(step.job, step.context, step.checkpoint_id, step.snapshot)
+        except CheckpointFailed as error:
+            return CheckpointNotSaved(step.job, step.epoch, str(error))
+        except Exception as error:
+            log.exception("unexpected error while a checkpoint was saved")
+            return CheckpointNotSaved(step.job, step.epoch, f"an unexpected error ({type(error).__name__})")
+        return CheckpointSaved(step.job, step.epoch, step.checkpoint_id)
+
+    def _checkpoint_loaded(self, step: LoadCheckpoint) -> Event:
+        for checkpoint_id in step.checkpoint_ids:
+            try:
+                snapshot = self._checkpoints.load(step.job, step.context, checkpoint_id)
+            except CheckpointFailed:
+                continue
+            except Exception as error:
+                log.exception("unexpected error while a checkpoint was loaded")
+                return Computed(step.job, step.epoch, error)
+            return CheckpointLoaded(step.job, step.epoch, checkpoint_id, snapshot)
+        return CheckpointLoaded(step.job, step.epoch)
+
+    # Time.
+
+    def _waiting(self) -> tuple[int, int]:
+        """Entries in the queues of all streams, and instructions that threads carry out."""
+        return sum(stream.frames.qsize() for stream in self._streams.values()), len(self._working)
 
     def _set_timer(self) -> None:
         due = self.machine.next_deadline
@@ -263,22 +305,24 @@ class Runner:
     def _tick(self) -> None:
         self._timer, self._timer_at = None, None
         self._save_again()
-        self.carry_out(self.machine.tick(self.now()))
+        self.handle(DeadlineReached())
 
 
 def _about(step: Instruction) -> object:
-    """The job that a step is about, if it is one that must not be done before that job's record is written."""
+    """The job that an instruction is about, if the record of that job must be written before it is carried out."""
     if isinstance(step, Note):
         return step.fields.get("job")
-    return step.job if isinstance(step, Send | Compute | RemoveCheckpoints) else None
+    waits = Send | Compute | SaveCheckpoint | LoadCheckpoint | RemoveCheckpoints
+    return step.job if isinstance(step, waits) else None
 
 
-def _result(work: Callable[[], Any]) -> Any:
-    """What the work returns, or the error that it raises."""
+def _computed(step: Compute) -> Computed:
+    """With what the work returns, or with the error that it raises."""
     try:
-        return work()
+        result = step.work()
     except CeError as error:
-        return error
+        result = error
     except Exception as error:
         log.exception("unexpected error in a computation")
-        return error
+        result = error
+    return Computed(step.job, step.epoch, result)

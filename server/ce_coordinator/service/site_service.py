@@ -1,4 +1,4 @@
-"""SiteService: one handler per stream, which only carries frames between gRPC and the conductor."""
+"""SiteService: one handler per stream, which passes frames from gRPC to the runner and back."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ce.errors import CeError, LimitReached, MessageError, Unreachable
 from ce.service.logs import fields
 from ce.transport.frames import Frame
 from ce.transport.grpc_errors import to_status
+from ce_coordinator.core.events import FrameReceived, SiteConnected
 from ce_coordinator.service.authorisation import Authorisation, Caller
 from ce_coordinator.service.call_limits import read_frame, read_in_time
 from ce_coordinator.service.runner import Outgoing, Runner
@@ -22,7 +23,7 @@ from ce_proto.v1 import site_pb2_grpc
 
 log = logging.getLogger("ce_coordinator.service.site_service")
 
-#: A stream that is to be closed may take this long to take the frame that is under way.
+#: Seconds that a stream that is to be closed may take to write the frame that is being written.
 LAST_FRAME_S = 5.0
 
 
@@ -36,7 +37,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
 
     async def Connect(self, frames: Any, context: Any) -> None:
         try:
-            # Whoever is refused is refused after its Hello: while it still writes, gRPC for Python may lose the reason.
+            # A site is refused only after its Hello: while it still writes, gRPC for Python may lose the reason.
             hello = await self._hello(context)
             caller = self._access.admit(context, "site")
             if hello.probe:
@@ -46,10 +47,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             stream = self._runner.opened(session)
             reason = "the stream broke"
             try:
-                machine, now = self._runner.machine, self._runner.now()
-                steps = machine.connected(session, caller.name, caller.fingerprint, hello, now)
-                self._runner.meter.connected(caller.name)
-                self._runner.carry_out(steps)
+                self._runner.handle(SiteConnected(session, caller.name, caller.fingerprint, hello))
                 reason = await self._carry(session, stream, caller, context)
             except CeError as error:
                 reason = str(error)
@@ -66,7 +64,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         return frame.hello  # type: ignore[no-any-return]
 
     async def _carry(self, session: int, stream: Outgoing, caller: Caller, context: Any) -> str:
-        """Until the stream ends; returns why, or raises the error that it is to be closed with."""
+        """Pass frames on until the stream ends; returns why, or raises the error that it is to be closed with."""
         reading = asyncio.create_task(self._read(session, caller, context))
         writing = asyncio.create_task(self._write(stream, context))
         try:
@@ -81,7 +79,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         finally:
             reading.cancel()
             # gRPC for Python loses the status of a stream that is ended while it writes, and the site would wait for
-            # ever on a stream that nobody serves: a frame that is under way is let go.
+            # ever on a stream that is not served: a frame that is being written is waited for.
             stream.ending = True
             if stream.writing:
                 await asyncio.wait({writing}, timeout=LAST_FRAME_S)
@@ -89,10 +87,9 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _read(self, session: int, caller: Caller, context: Any) -> str:
-        runner = self._runner
         while (frame := await read_frame(context)) is not grpc.aio.EOF:
             self._access.check_again(caller)
-            runner.carry_out(runner.machine.received(session, frame, runner.now()))
+            self._runner.handle(FrameReceived(session, frame))
             if frame.WhichOneof("frame") == "goodbye":
                 return "the site said goodbye"
         return "the site closed the stream"
@@ -102,7 +99,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             await self._write_all(await stream.frames.get(), stream, context)
 
     async def _write_all(self, frames: Iterable[Frame], stream: Outgoing, context: Any) -> None:
-        """Of its own, so that nothing of a frame that was sent is held while the stream waits for the next."""
+        """A function of its own, so that no frame that was sent stays in memory while the stream waits for the next."""
         for frame in frames:
             stream.writing = True
             await context.write(frame)
@@ -113,6 +110,6 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
     async def _refuse(self, error: CeError, context: Any) -> None:
         code, details, trailer = to_status(error)
         if isinstance(error, LimitReached) or not isinstance(error, Unreachable):
-            self._runner.meter.streams_refused.inc()
+            self._runner.metrics.streams_refused.inc()
             log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
         await context.abort(code, details, trailer)

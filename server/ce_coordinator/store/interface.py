@@ -1,4 +1,4 @@
-"""What every store does. A record that `save_job` or `save_site` returned from survives the end of the process."""
+"""What every store does. When `save_job` or `save_site` has returned, the record survives the end of the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ce_coordinator.core.records import JobRecord, SiteRecord
 
 
 class StoreFailed(JobFailed):
-    """The disk did not take or give back a record. The record is as it was before, and the store can be used on.
+    """A record could not be written or read. It is unchanged, and the store can still be used.
 
     Next: make room on the coordinator's disk, see that its user may write there; submit the job again.
     """
@@ -26,7 +26,7 @@ class TokenTaken(InputError):
 
 
 class Store(Protocol):
-    """Records by name. Threads may share one; after `close` everything else raises StoreFailed."""
+    """Records by name. Threads may share a store; after `close` every other method raises StoreFailed."""
 
     def save_job(self, record: JobRecord) -> None:
         """Insert the job, or replace the one of that name. Changes nothing if it raises TokenTaken or StoreFailed."""
@@ -47,4 +47,4 @@ class Store(Protocol):
         """All sites, by name."""
 
     def close(self) -> None:
-        """Let go of the files. To close twice is to close once."""
+        """Close the files. Closing again has no effect."""

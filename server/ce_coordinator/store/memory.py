@@ -1,4 +1,4 @@
-"""A store that forgets: for tests and simulations. It does what `SqliteStore` does, except to last."""
+"""A store in memory, for tests. It behaves like `SqliteStore`, but does not outlive its process."""
 
 from __future__ import annotations
 

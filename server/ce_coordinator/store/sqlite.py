@@ -1,7 +1,7 @@
-"""The store of a running coordinator: one SQLite file, which one coordinator at a time holds.
+"""The store of a running coordinator: one SQLite file, which one coordinator at a time may open.
 
 A save returns when the record has reached the disk (write-ahead log, synchronous=FULL), so that a transition may be
-announced. The file says whose it is (application_id) and how it is laid out (user_version).
+announced. The file names its program (application_id) and its layout (user_version).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ce.errors import ConfigError
 from ce_coordinator.core.records import JobRecord, SiteRecord
 from ce_coordinator.store.interface import StoreFailed, TokenTaken
 
-#: "ceco": how our files differ from other databases.
+#: "ceco": tells our files from other databases.
 APPLICATION_ID = 0x6365636F
-#: How every SQLite file begins.
+#: The first bytes of every SQLite file.
 MAGIC = b"SQLite format 3\0"
 #: Each step leads from the version before it to its own; a step that was released is never changed.
 MIGRATIONS: list[list[str]] = [
@@ -58,7 +58,7 @@ MIGRATIONS: list[list[str]] = [
     # Sites that a job has gone on without, as a JSON list.
     ["ALTER TABLE jobs ADD COLUMN left_behind TEXT NOT NULL DEFAULT '[]'"],
 ]
-#: How long to wait for somebody who looks into the file, with `sqlite3` say.
+#: Seconds to wait for another program that reads the file, such as `sqlite3`.
 BUSY_S = 5.0
 
 
@@ -81,7 +81,7 @@ SELECT_SITES = f"SELECT {', '.join(_columns(SiteRecord))} FROM sites"
 
 
 class SqliteStore:
-    """Records in the file at `path`, which is made, readable by its owner alone, where there is none."""
+    """Records in the file at `path`, which is created, readable by its owner only, if it is missing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -122,7 +122,7 @@ class SqliteStore:
                 os.close(self._lock_file)
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """One statement is one transaction: it happens whole, or an error says that it did not happen."""
+        """One statement is one transaction: it is carried out as a whole, or an error is raised and nothing changes."""
         with self._mutex:
             if self._closed:
                 raise StoreFailed("the store is closed: the coordinator is shutting down")
@@ -133,9 +133,10 @@ class SqliteStore:
                     raise TokenTaken from error
                 raise
             except sqlite3.DatabaseError as error:
+                action = "read" if statement.startswith("SELECT") else "write"
                 raise StoreFailed(
-                    f"{self._path}: the disk did not do its part ({_code(error)}): "
-                    "see that it is whole and has free space, then try again"
+                    f"{self._path}: the {action} failed ({_code(error)}): "
+                    "see that the disk is intact and has free space, then try again"
                 ) from error
 
 
@@ -150,7 +151,7 @@ def _job(row: Sequence[Any]) -> JobRecord:
 
 
 def _code(error: sqlite3.Error) -> str:
-    """SQLite's name of an error, such as SQLITE_FULL: its text could quote a value."""
+    """SQLite's name of an error, such as SQLITE_FULL; not its text, which could quote a value."""
     return getattr(error, "sqlite_errorname", type(error).__name__)
 
 
@@ -158,7 +159,7 @@ _NEEDS = "the store needs a directory that the coordinator may write to"
 
 
 def _lock(path: Path) -> int:
-    """Keep other coordinators away. The kernel ends the lock with the process, however that ends."""
+    """Lock out other coordinators. The kernel releases the lock when the process ends, however it ends."""
     try:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -184,12 +185,12 @@ _OBSTACLES = {
     sqlite3.SQLITE_READONLY: f"cannot be written: {_NEEDS}",
     sqlite3.SQLITE_CANTOPEN: f"cannot be written: {_NEEDS}",
 }
-_OTHER_OBSTACLE = "cannot be opened: see that no other program uses it, and that its disk is whole"
+_OTHER_OBSTACLE = "cannot be opened: see that no other program uses it, and that its disk is intact"
 
 
 def _open(path: Path) -> sqlite3.Connection:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # SQLite would leave it to the umask
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # SQLite would use the umask
         try:
             begin = os.read(descriptor, len(MAGIC))
         finally:
@@ -213,7 +214,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _check(database: sqlite3.Connection, path: Path) -> None:
-    """Refuse what is not ours, too new or damaged, before anything is changed."""
+    """Refuse a file of another program, a newer layout or a damaged file, before anything is changed."""
     application, version = _pragma(database, "application_id"), _pragma(database, "user_version")
     [(tables,)] = database.execute("SELECT count(*) FROM sqlite_master")
     if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
@@ -228,7 +229,7 @@ def _check(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Durable from here on, and of the newest layout."""
+    """Make writes durable, and bring the file to the newest layout."""
     if _pragma(database, "journal_mode = WAL") != "wal":
         raise ConfigError(f"{path}: this file system cannot hold a write-ahead log: keep the store on a local disk")
     database.execute("PRAGMA synchronous = FULL")

@@ -301,7 +301,7 @@ def refused_as_unknown(deployment: Deployment, hub: Process, credentials: TlsCre
 
 
 def test_an_operator_is_not_a_site(deployment: Deployment, hub: Process) -> None:
-    with pytest.raises(NotAllowed, match="that of operator olga: this is for sites"):
+    with pytest.raises(NotAllowed, match="that of operator olga: this call is for sites"):
         say(deployment.address, credentials_of(deployment, "operator"), "north")
     hub.wait_for("site refused", code="PERMISSION_DENIED", reason="operator olga")
 
@@ -317,7 +317,7 @@ def test_a_site_is_not_an_operator(deployment: Deployment, hub: Process, rpc: st
             call = getattr(operator_pb2_grpc.OperatorServiceStub(channel), rpc)(request, timeout=PATIENCE_S)
             await (call.read() if method.server_streaming else call)
 
-    with pytest.raises(NotAllowed, match="that of site north: this is for operators"):
+    with pytest.raises(NotAllowed, match="that of site north: this call is for operators"):
         in_time(ask())
     hub.wait_for("operator refused", code="PERMISSION_DENIED", reason="site north")
 

@@ -81,7 +81,7 @@ def _ledger(path: Path) -> object:
 
 def _kept(path: Path) -> object:
     files = CheckpointFiles(path.parent.parent, KEY, 2**20)
-    found = files.labels("job", b"c")
+    found = files.ids("job", b"c")
     return files.load("job", b"c", found[0] if found else CheckpointId(1, 1))
 
 

@@ -47,6 +47,7 @@ from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
 from ce_coordinator.core.attempt_rounds import align_all
+from ce_coordinator.core.events import FrameReceived, SiteConnected
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.service.runner import Runner
@@ -146,18 +147,18 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
     # What: instead of which frame, how, and what is said.
     "nothing": ("key_share", instead(), "frame: empty"),
     "hello again": ("key_share", instead(hello=pb.Hello(site=LIAR, protocol=PROTOCOL, instance=bytes(16))), "hello"),
-    "an epoch to come": ("key_share", changed("epoch", 2), "epoch: has not begun"),
+    "an epoch to come": ("key_share", changed("epoch", 2), "epoch: expected 1, got 2"),
     "a job of others": ("key_share", changed("job", WITHOUT[LIAR].name), "job: this site is not in it"),
-    "no key": ("key_share", instead(key_share=pb.KeyShare(**JOB)), "key_share: public_key is 32 bytes"),
-    "a short key": ("key_share", with_key(b"k" * 31), "key_share: public_key is 32 bytes"),
+    "no key": ("key_share", instead(key_share=pb.KeyShare(**JOB)), "key_share: expected a public_key of 32 bytes"),
+    "a short key": ("key_share", with_key(b"k" * 31), "key_share: expected a public_key of 32 bytes"),
     "another key": ("key_share", changed("public_key", b"k" * 32), "key share of west: not a signature"),
     "no certificate": ("key_share", changed("certificate", b"no"), "certificate of west: not a certificate"),
-    "a vast certificate": ("key_share", with_key(b"k" * 32, lambda der: der * 10), "and certificate not endless"),
+    "a vast certificate": ("key_share", with_key(b"k" * 32, lambda der: der * 10), "a certificate of at most 4,096"),
     "no signature": ("key_share", changed("signature", b""), "key share of west: not a signature"),
     "keys too early": (
         "key_share",
         instead(encrypted_keys=pb.EncryptedKeys(**JOB)),
-        "sealed_keys: only from the first",
+        "encrypted_keys: only from the first",
     ),
     "enrolment too early": ("key_share", instead(enrolment=pb.Enrolment(**JOB)), "enrolment: comes before the job key"),
     "ready too early": ("key_share", instead(ready=pb.Ready(**JOB)), "ready: comes before the sites are aligned"),
@@ -166,9 +167,9 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
     "keys of another than the first": (
         "enrolment",
         instead(encrypted_keys=pb.EncryptedKeys(**JOB)),
-        "sealed_keys: only from the first site by name",
+        "encrypted_keys: only from the first site by name",
     ),
-    "a second key": ("enrolment", instead(key_share=pb.KeyShare(**JOB)), "key_share: another one was given"),
+    "a second key": ("enrolment", instead(key_share=pb.KeyShare(**JOB)), "key_share: differs from the one"),
     "no column": ("enrolment", signed(lambda e: e.ClearField("columns")), "columns: none"),
     "a column twice": ("enrolment", signed(lambda e: e.columns.add().CopyFrom(e.columns[0])), "given twice"),
     "a column without name": ("enrolment", signed(lambda e: setattr(e.columns[0], "name", "")), "columns: a name is"),
@@ -184,18 +185,18 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
     "an object too many": (
         "enrolment",
         signed(lambda e: setattr(e, "objects", e.objects + 1)),
-        "pseudonyms: not 16 bytes for each object",
+        "pseudonyms: expected 16 bytes for each object",
     ),
-    "an object too few": ("enrolment", signed(lambda e: setattr(e, "objects", 1)), "pseudonyms: not 16 bytes"),
+    "an object too few": ("enrolment", signed(lambda e: setattr(e, "objects", 1)), "pseudonyms: expected 16 bytes"),
     "pseudonyms of 8 bytes": ("enrolment", part_changed("shape", (1, 8)), "parts: a piece is longer"),
-    "pseudonyms under another name": ("enrolment", part_changed("name", MARK), "its one array is pseudonyms"),
-    "pseudonyms that are no numbers": ("enrolment", unlike_numbers, "enrolment: its one array is pseudonyms"),
+    "pseudonyms under another name": ("enrolment", part_changed("name", MARK), "expected one array, pseudonyms"),
+    "pseudonyms that are no numbers": ("enrolment", unlike_numbers, "enrolment: expected one array, pseudonyms"),
     "vast pseudonyms": ("enrolment", part_changed("shape", (2**30, 16)), "parts: the message is larger than allowed"),
     "impossible pseudonyms": ("enrolment", part_changed("shape", (2**39, 2**39, 0)), "parts: a shape is too long"),
     "pseudonyms that have not begun": ("enrolment", part_changed("offset", 16), "parts: a piece is longer"),
-    "another digest": ("enrolment", changed("pseudonym_digest", bytes(32)), "pseudonym_digest: not that of the"),
+    "another digest": ("enrolment", changed("pseudonym_digest", bytes(32)), "pseudonym_digest: expected the digest"),
     "another's signature": ("enrolment", changed("signature", b"x"), "enrolment of west: not a signature"),
-    "an answer of a round to come": ("answer", changed("round", 99), "round: has not begun"),
+    "an answer of a round to come": ("answer", changed("round", 99), "round: expected at most 3, got 99"),
     "an answer of no step": ("answer", changed("step", 0), "step: unknown"),
     "an answer of another step": ("answer", changed("step", pb.STEP_FINISH), "west: answers another round, step or"),
     "an answer to another task": ("answer", changed("task_digest", bytes(32)), "task_digest: not that of the task"),
@@ -393,7 +394,7 @@ def test_an_enrolment_that_comes_again_while_the_sites_are_aligned_does_not_alig
 def test_a_site_hears_nothing_of_jobs_that_it_is_not_in(scene: Scene) -> None:
     table = scene.begin(Random(7), TOGETHER, WITHOUT[LIAR])
     name = WITHOUT[LIAR].name
-    table.do(table.machine.cancel(name, "olga", table.now))
+    table.do(table.machine.jobs.cancel(name, "olga", table.now))
     said = []
     for job in (name, "no such job"):
         table.down[LIAR].clear()
@@ -439,9 +440,9 @@ def test_a_site_that_stays_away_is_waited_for_until_the_deadline(scene: Scene, k
     begin = table.now
     table.now = table.machine.next_deadline or 0.0
     assert table.now - begin == {"wait": 500, "fail": 10}[on_dropout] if kind == "answer" else 60
-    table.do(table.machine.tick(table.now - 0.1))
+    table.do(table.machine.jobs.tick(table.now - 0.1))
     assert not table.machine.records[job.name].ended
-    table.do(table.machine.tick(table.now))
+    table.do(table.machine.jobs.tick(table.now))
     record = table.machine.records[job.name]
     assert (record.state, record.exit_code) == ("failed", 7)
     assert LIAR in record.reason
@@ -786,12 +787,12 @@ def test_a_site_that_never_reads_does_not_fill_the_coordinators_memory() -> None
         runner = Runner(Machine("hub", "test", limits, 1), MemoryStore(), MemoryCheckpoints())
         stream = runner.opened(1)
         hello = pb.Hello(site=LIAR, protocol=PROTOCOL, instance=bytes(16))
-        runner.carry_out(runner.machine.connected(1, LIAR, "", hello, 0.0))
+        runner.handle(SiteConnected(1, LIAR, "", hello))
         question = pb.SiteFrame(ready=pb.Ready(job="no such job", epoch=1))
         for _ in range(99):  # and the welcome
-            runner.carry_out(runner.machine.received(1, question, 0.0))
+            runner.handle(FrameReceived(1, question))
         assert not stream.closed.done()
-        runner.carry_out(runner.machine.received(1, question, 0.0))
+        runner.handle(FrameReceived(1, question))
         await runner.stop(Unreachable("the end"))
         return stream.closed.result()
 

@@ -320,7 +320,7 @@ def test_sign_writes_what_a_site_needs_and_refuses_what_it_was_not_told(run: Run
     told = shown.json["fingerprint"]
     wrong = run("ce-coordinator", "sign", other, "--fingerprint", told, "--config", hub, "--out", tmp_path / "out")
     assert wrong.code == 4
-    assert "the request is for another key" in wrong.sentence
+    assert "the fingerprint of the request's key is not" in wrong.sentence
     assert not issued.exists()
 
     for _ in range(2):  # to sign again what is signed is no harm
@@ -376,7 +376,7 @@ def test_check_names_the_certificates_that_end_soon(run: Run, hub: Path, tmp_pat
     checked = run("ce-coordinator", "check", "--config", hub)
     assert checked.code == 4
     assert re.search(
-        r"to do  expiry +certificates end soon: that of site north in 9 days; sign new ones, or renew your own",
+        r"to do  expiry +certificates expire soon: that of site north in 9 days; sign new ones, or renew your own",
         checked.out,
     )
 
@@ -390,7 +390,7 @@ def test_renew_keeps_the_name_and_the_key_unless_a_new_one_is_asked_for(run: Run
     assert (identity_of(same), fingerprint(same)) == (identity_of(before), fingerprint(before))
     assert renewed["fingerprint"] == fingerprint(before)
     checked = run("ce-coordinator", "check", "--config", hub)
-    assert re.search(rf"to do  expiry +certificates end soon: that of {whose} \w+ in 19 days", checked.out)
+    assert re.search(rf"to do  expiry +certificates expire soon: that of {whose} \w+ in 19 days", checked.out)
 
     mode = (hub / f"{whose}.key").stat().st_mode
     assert "with a new key" in run("ce-coordinator", "renew", whose, "--new-key", "--config", hub).out

@@ -27,6 +27,9 @@ from ce_client import config as client
 from ce_client.config import ClientSettings
 from ce_client.state.job_index import JobEntry, JobIndex
 from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
+from ce_client.state.job_index import Entry, JobIndex
+from ce_coordinator.config import CheckpointSettings
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.instructions import Close, SaveSite, Send
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import site_pb2 as pb
@@ -204,7 +207,7 @@ def test_a_hello_with_as_many_jobs_as_it_may_list(sites: dict[str, ClientSetting
     hello = pb.Hello(site="west", protocol=PROTOCOL, instance=bytes(16))
     hello.held.extend(pb.Held(job=f"{number}") for number in range(held))
     if held > MOST_HELD:
-        with pytest.raises(MessageError, match="held not endless"):
+        with pytest.raises(MessageError, match="at most 10,000 jobs in held, got 16 and 10,001"):
             table.machine.connected(99, "west", "", hello, table.now)
     else:
         steps = table.machine.connected(99, "west", "", hello, table.now)
@@ -384,10 +387,10 @@ STATE_SIZE = sum(len(chunk) for chunk in pack(STATE))
 def test_a_checkpoint_as_large_as_it_may_be(tmp_path: Path) -> None:
     kept = CheckpointFiles(tmp_path, bytes(32), STATE_SIZE)
     kept.save("job", b"c", CheckpointId(1, 1), STATE)
-    assert kept.labels("job", b"c") == [CheckpointId(1, 1)]
+    assert kept.ids("job", b"c") == [CheckpointId(1, 1)]
     with pytest.raises(CheckpointFailed, match=re.escape("(checkpoints.largest; largest_checkpoint at a site)")):
         CheckpointFiles(tmp_path, bytes(32), STATE_SIZE - 1).save("job", b"c", CheckpointId(1, 2), STATE)
-    assert kept.labels("job", b"c") == [CheckpointId(1, 1)]
+    assert kept.ids("job", b"c") == [CheckpointId(1, 1)]
 
 
 def test_a_checkpoint_leaves_room_on_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +399,7 @@ def test_a_checkpoint_leaves_room_on_its_disk(tmp_path: Path, monkeypatch: pytes
     CheckpointFiles(tmp_path, bytes(32), 2**20, 1000).save("job", b"c", CheckpointId(1, 1), STATE)
     with pytest.raises(CheckpointFailed, match=re.escape("(checkpoints.least_free; least_free at a site)")):
         CheckpointFiles(tmp_path, bytes(32), 2**20, 1001).save("job", b"c", CheckpointId(1, 2), STATE)
-    assert CheckpointFiles(tmp_path, bytes(32), 2**20).labels("job", b"c") == [CheckpointId(1, 1)]
+    assert CheckpointFiles(tmp_path, bytes(32), 2**20).ids("job", b"c") == [CheckpointId(1, 1)]
 
 
 @pytest.mark.parametrize("content", ["", "00", "no key", "00" * 31, "00" * 33])
@@ -408,6 +411,6 @@ def test_a_key_of_checkpoints_that_is_none_is_not_used(tmp_path: Path, content: 
 
 def test_a_job_without_checkpoints_is_done_all_the_same(sites: dict[str, ClientSettings]) -> None:
     small = configured(sites, "north", largest_checkpoint=1)
-    table = Table(small, keeping=CheckpointSettings(every_s=0, every_exchanges=1))
+    table = Table(small, interval=CheckpointInterval(every_s=0, every_exchanges=1))
     table.connect()
     assert run(table, max_iterations=4).state == "done"

@@ -25,7 +25,7 @@ from ce.service.checkpoints import CheckpointFiles
 from ce_client.config import ClientSettings
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
-from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.service import runner as runner
@@ -105,6 +105,25 @@ def test_a_job_that_cannot_be_recorded_was_never_submitted(sites: dict[str, Clie
     play(scene)
 
 
+def test_a_submission_writes_one_record(sites: dict[str, ClientSettings]) -> None:
+    """A job that begins at once is written as enrolling, one that waits in line as submitted; a repeated submission is
+    not written."""
+
+    async def scene() -> None:
+        store = Disk()
+        table = ConductedTable(sites, store, Limits(jobs_at_once=1))
+        for name in ("first", "second", "first"):
+            table.submit(job(name).definition(), name)
+        assert store.saved == [("first", "enrolling"), ("second", "submitted")]
+        table.connect()
+        await table.rest()
+        states = ("enrolling", "aligning", "running", "done")
+        for name, before in (("first", []), ("second", ["submitted"])):
+            assert [state for job, state in store.saved if job == name] == [*before, *states]
+
+    play(scene)
+
+
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("state", ["aligning", "running"])
 def test_a_job_whose_state_cannot_be_written_fails_and_is_written_down_later(
@@ -126,7 +145,7 @@ def test_a_job_whose_state_cannot_be_written_fails_and_is_written_down_later(
         assert ("first", state) not in store.saved
         store.full_for = set()
         await until(table, lambda: store.saved[-1] == ("first", "failed"))
-        assert Machine("table", "test", Limits(), 1, store.jobs()).start(0.0) != []
+        assert Machine("table", "test", Limits(), 1, store.jobs()).jobs.start(0.0) != []
         assert not Machine("table", "test", Limits(), 1, store.jobs()).runs
         table.submit(job("second").definition(), "another")
         await table.rest()
@@ -340,7 +359,7 @@ def test_a_job_goes_on_without_checkpoints_that_the_disk_has_no_room_for(
 ) -> None:
     async def scene() -> None:
         kept = CheckpointFiles(tmp_path / "kept", bytes(32), 2**20)
-        table = ConductedTable(sites, Disk(), None, CheckpointSettings(every_s=0, every_exchanges=1), kept)
+        table = ConductedTable(sites, Disk(), None, CheckpointInterval(every_s=0, every_exchanges=1), kept)
         table.connect()
         checkpoints = {"the coordinator's": tmp_path / "kept", "a site's": sites["north"].state / "checkpoints"}
         disk = SmallDisk(checkpoints[whose], monkeypatch)

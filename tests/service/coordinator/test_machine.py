@@ -27,6 +27,7 @@ from ce.errors import (
 )
 from ce.job import PRIVACY
 from ce_client.state.attempt_history import AttemptHistory
+from ce_coordinator.core.attempt import JobAttempt
 from ce_coordinator.core.attempt_rounds import AttemptRounds
 from ce_coordinator.core.instructions import Close, SaveJob, Send
 from ce_coordinator.core.limits import Limits
@@ -82,7 +83,7 @@ def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(
     table.do = watch  # type: ignore[method-assign, assignment]
     table.submit(job(privacy=privacy).definition())
     table.run()
-    assert saved == ["submitted", "enrolling", "aligning", "running", "done"]
+    assert saved == ["enrolling", "aligning", "running", "done"]
     assert table.store.job("job") == table.machine.records["job"]
 
 
@@ -130,7 +131,7 @@ def test_jobs_wait_in_line_and_the_line_has_an_end(sit: Callable[..., Table]) ->
     assert [record.state for record in table.machine.records.values()] == ["enrolling", "submitted", "submitted"]
     with pytest.raises(LimitReached, match="jobs_waiting"):
         table.submit(job("fourth").definition(), "fourth")
-    table.do(table.machine.cancel("second", "olga", table.now))
+    table.do(table.machine.jobs.cancel("second", "olga", table.now))
     assert table.machine.records["second"].state == "cancelled"
     table.connect()
     table.run()
@@ -144,10 +145,10 @@ def test_who_does_not_enrol_in_time_is_named(sit: Callable[..., Table]) -> None:
     table.run()
     assert table.machine.next_deadline == table.now + 60.0
     table.now += 59.9
-    table.do(table.machine.tick(table.now))
+    table.do(table.machine.jobs.tick(table.now))
     assert table.machine.records["job"].state == "enrolling"
     table.now += 0.2
-    table.do(table.machine.tick(table.now))
+    table.do(table.machine.jobs.tick(table.now))
     record = table.machine.records["job"]
     assert (record.state, record.exit_code) == ("failed", 7)
     assert record.reason.startswith("north and west did not enrol within deadlines.enrol_s, 60 s")
@@ -164,7 +165,7 @@ def test_a_round_without_an_answer_ends_as_the_job_says(sit: Callable[..., Table
     table.lose_stream("west")
     table.run()
     table.now += 10.5
-    table.do(table.machine.tick(table.now))
+    table.do(table.machine.jobs.tick(table.now))
     assert table.machine.records["job"].state == state
     if state == "failed":
         assert "west did not answer within deadlines.round_s" in table.machine.records["job"].reason
@@ -182,7 +183,7 @@ def test_no_job_outlives_its_deadline(sit: Callable[..., Table]) -> None:
     table.submit(job(deadlines={"job_s": 30.0}).definition())
     table.run()
     table.now += 31
-    table.do(table.machine.tick(table.now))
+    table.do(table.machine.jobs.tick(table.now))
     assert "longer than its deadlines.job_s of 30 s; it waited for west" in table.machine.records["job"].reason
 
 
@@ -196,7 +197,7 @@ def test_a_restarted_coordinator_goes_on_where_its_store_says(sit: Callable[...,
         table.step()
     machine = Machine("table", "test", Limits(), 1, table.store.jobs(), table.store.sites())
     machine.know(dict.fromkeys(SITES, FINGERPRINT))
-    steps = machine.start(2000.0)
+    steps = machine.jobs.start(2000.0)
     assert [step.record.epoch for step in steps if isinstance(step, SaveJob)] == [2]
     table.machine = machine
     table.do(steps)
@@ -225,11 +226,11 @@ def test_cancelling_tells_everybody_and_twice_is_once(sit: Callable[..., Table])
     table.submit(job().definition())
     for _ in range(10):
         table.step()
-    table.do(table.machine.cancel("job", "olga", table.now))
+    table.do(table.machine.jobs.cancel("job", "olga", table.now))
     table.run()
     record = table.machine.records["job"]
     assert (record.state, record.reason, record.exit_code) == ("cancelled", "cancelled by olga", 8)
-    assert table.machine.cancel("job", "otto", table.now) == []
+    assert table.machine.jobs.cancel("job", "otto", table.now) == []
     assert all(not seat.site_attempts for seat in table.seats.values())
 
 
@@ -237,9 +238,9 @@ def test_questions_about_jobs_that_are_not(sit: Callable[..., Table]) -> None:
     table = sit()
     table.submit(job("customers").definition())
     with pytest.raises(UnknownJob, match="did you mean customers"):
-        table.machine.record("custmers")
+        table.machine.jobs.record("custmers")
     with pytest.raises(NotDone, match="enrolling"):
-        table.machine.result("customers")
+        table.machine.jobs.result("customers")
 
 
 def test_a_hello_must_be_the_certificates(sit: Callable[..., Table]) -> None:
@@ -272,12 +273,12 @@ def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., Table]
     def report(name: str) -> dict[str, list[object]]:
         table.submit(job(name, max_iterations=100, restarts=3).definition(), name)
         table.run()
-        found: dict[str, list[object]] = json.loads(table.machine.result(name))
+        found: dict[str, list[object]] = json.loads(table.machine.jobs.result(name))
         return found
 
     small, large = sorted(report("all")["sizes"])  # type: ignore[type-var]
     assert small != large
-    table.machine._setting = replace(table.machine._setting, min_cluster=large)  # type: ignore[arg-type]
+    table.machine.jobs._settings = replace(table.machine.jobs._settings, min_cluster=large)  # type: ignore[arg-type]
     some = report("some")
     assert sorted(map(str, some["sizes"])) == sorted(["None", str(large)])
     withheld = some["sizes"].index(None)
@@ -293,9 +294,9 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
     for privacy in PRIVACY:
         table.submit(job("same", privacy=privacy).definition(), privacy)
         table.run()
-        reports[privacy] = json.loads(table.machine.result("same"))
+        reports[privacy] = json.loads(table.machine.jobs.result("same"))
         results[privacy] = [(tmp_path / site / "results" / "same" / "consensus.csv").read_bytes() for site in SITES]
-        table.machine.forget("same")
+        table.machine.jobs.forget("same")
         for site in SITES:
             # Starts follow from the job's name, which stands for one job only.
             shutil.rmtree(tmp_path / site / "results")
@@ -336,19 +337,24 @@ def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
     assert "secret" not in str(note)
 
 
+def iterating(table: Table) -> tuple[JobAttempt, AttemptRounds]:
+    """Go on until iterations begin."""
+    while True:
+        attempt = table.machine.runs["job"].attempt
+        if attempt is not None and attempt.rounds is not None and attempt.rounds.iterates:
+            return attempt, attempt.rounds
+        assert table.step()
+
+
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., Table], privacy: str) -> None:
     table = sit()
     table.connect()
     table.submit(job(privacy=privacy).definition())
-    while not ((run := table.machine.runs["job"]).rounds and run.rounds.iterates):
-        assert table.step()
-    assert [run.objects(site) for site in SITES] == [30, 25, 20]
-    rounds, gathering = run.rounds, run._setup
-    assert rounds is not None
-    assert gathering is not None
+    attempt, rounds = iterating(table)
+    assert [attempt.setup.objects(site) for site in SITES] == [30, 25, 20]
     assert not rounds._rows
-    assert not any(len(enrolment.objects) for enrolment in gathering.enrolments.values())
+    assert not any(len(enrolment.objects) for enrolment in attempt.setup.enrolments.values())
     table.lose_stream("north")
     table.connect("north")
     table.run()
@@ -359,10 +365,7 @@ def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit:
     table = sit()
     table.connect()
     table.submit(job().definition())
-    while not ((run := table.machine.runs["job"]).rounds and run.rounds.iterates):
-        assert table.step()
-    rounds = run.rounds
-    assert rounds is not None
+    _, rounds = iterating(table)
     one, other = rounds.task("west"), rounds.task("west")
     assert not rounds._frames
     assert next(one) is next(other)

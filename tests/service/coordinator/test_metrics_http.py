@@ -26,6 +26,7 @@ from ce.service.metrics_http import LARGEST_REQUEST, MOST_CONNECTIONS
 from ce_client.state.attempt_history import RULE as SAME_IN_EVERY_ATTEMPT
 from ce_client.state.consents import RULE as CONSENT
 from ce_client.state.rosters import RULE as ONE_ROSTER
+from ce_coordinator.core.instructions import Compute
 from ce_coordinator.core.records import JobRecord, JobState
 from ce_coordinator.service.metrics import CoordinatorMetrics
 
@@ -63,8 +64,8 @@ def test_a_job_is_counted_at_both_ends(deployment: Deployment) -> None:
     assert hub["ce_coordinator_jobs{state=done}"] == 1
     assert hub["ce_coordinator_jobs{state=running}"] == 0
     assert hub[f"ce_coordinator_jobs_ended_total{kind}{{state=done}}"] == 1
-    assert hub["ce_coordinator_checkpoints_total{state=kept}"] > 10
-    assert hub["ce_coordinator_checkpoints_total{state=not_kept}"] == 0
+    assert hub["ce_coordinator_checkpoints_total{state=saved}"] > 10
+    assert hub["ce_coordinator_checkpoints_total{state=failed}"] == 0
     assert hub["ce_coordinator_bytes_total{direction=in}"] > status.bytes / 3  # arrays of three sites, and more
     phases = {
         phase: hub[f"ce_coordinator_phase_seconds_total{{model=bce}}{{phase={phase}}}{{privacy=masked}}"]
@@ -80,7 +81,7 @@ def test_a_job_is_counted_at_both_ends(deployment: Deployment) -> None:
         assert own["ce_client_connected"] == 1
         assert own["ce_client_attempts_total"] == 1
         assert own["ce_client_jobs_ended_total{state=done}"] == 1
-        assert own["ce_client_checkpoints_total{state=saved}"] == hub["ce_coordinator_checkpoints_total{state=kept}"]
+        assert own["ce_client_checkpoints_total{state=saved}"] == hub["ce_coordinator_checkpoints_total{state=saved}"]
         assert 0 < own["ce_client_computing_seconds_total"] < status.changed_s - status.submitted_s
         assert own["ce_client_process_resident_memory_bytes"] > 1e6
         received += own["ce_client_bytes_total{direction=in}"]
@@ -260,10 +261,10 @@ def test_time_goes_to_the_phase_that_a_job_is_in() -> None:
     saved("enrolling", 10.0)
     saved("aligning", 11.0)
     now = 13.0
-    meter.computing("a")
+    meter.carried_out(Compute("a", 1, 0, lambda: None))
     saved("running", 16.0)
     now = 20.0
-    meter.computing("a")
+    meter.carried_out(Compute("a", 1, 0, lambda: None))
     saved("done", 25.0)
     now = 1000.0
     text = meter.registry.text().decode()

@@ -71,14 +71,14 @@ class AnyOrder(RuleBasedStateMachine):
             if found.name in JOBS:  # still a job, but not the one of that name
                 return
             self.table.submit(bytes(data), token)
-            self.table.do(self.table.machine.cancel(found.name, "olga", self.table.now))
+            self.table.do(self.table.machine.jobs.cancel(found.name, "olga", self.table.now))
         except CeError:
             return
 
     @rule(name=st.sampled_from([*sorted(JOBS), "nobody's"]))
     def cancel(self, name: str) -> None:
         try:
-            self.table.do(self.table.machine.cancel(name, "olga", self.table.now))
+            self.table.do(self.table.machine.jobs.cancel(name, "olga", self.table.now))
         except CeError:
             assert name not in self.table.machine.records
 
@@ -90,7 +90,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 100.0, 700.0, 4000.0]))
     def wait(self, seconds: float) -> None:
         self.table.now += seconds
-        self.table.do(self.table.machine.tick(self.table.now))
+        self.table.do(self.table.machine.jobs.tick(self.table.now))
 
     @rule(site=st.sampled_from(SITES), what=st.sampled_from(["lose", "forget", "connect", "hello"]), seed=SEEDS)
     def come_and_go(self, site: str, what: str, seed: int) -> None:
@@ -127,13 +127,13 @@ class AnyOrder(RuleBasedStateMachine):
         table, machine = self.table, self.table.machine
         assert [note for note in table.notes if note.event == "unexpected error"] == []
         assert len(machine.runs) <= LIMITS.jobs_at_once
-        assert len(machine._line) <= LIMITS.jobs_waiting
+        assert len(machine.jobs.line) <= LIMITS.jobs_waiting
         assert {name for name, own in machine.records.items() if not own.ended} == {
             *machine.runs,
-            *(record.name for record in machine._line),
+            *(record.name for record in machine.jobs.line),
         }
-        assert {c.session for c in machine.connections.values()} == set(machine._by_session)
-        assert machine._sessions == {site: c.session for site, c in machine.connections.items()}
+        assert {c.session for c in machine.connections.values()} == set(machine.directory.by_session)
+        assert machine.directory.sessions == {site: c.session for site, c in machine.connections.items()}
         for run in machine.runs.values():
             assert run.awaited <= set(run.roster)
             assert run.deadline < float("inf")
@@ -151,15 +151,15 @@ class AnyOrder(RuleBasedStateMachine):
             table.lose(site)
         table.global_step()
         for name in [own.name for own in machine.records.values() if not own.ended]:
-            table.do(machine.cancel(name, "olga", table.now))
+            table.do(machine.jobs.cancel(name, "olga", table.now))
         table.global_step()
         table.submit(HONEST.definition(), HONEST.name)
         table.global_step()
         record = machine.records[HONEST.name]
         assert (record.state, record.reason) == ("done", "")
         # What is over leaves nothing behind but its record.
-        assert (machine.runs, list(machine._line), table.work) == ({}, [], [])
-        assert table.checkpoints._kept == {}
+        assert (machine.runs, list(machine.jobs.line), table.work) == ({}, [], [])
+        assert table.checkpoints._saved == {}
         for seat in table.seats.values():
             assert seat.site_attempts == {}
             assert seat.site_jobs._noted == {}

@@ -1,0 +1,279 @@
+"""One attempt at a job at the coordinator: its setup, then its rounds.
+
+The same two halves as at a site (ce_client.attempt): `AttemptSetup` until all sites have enrolled, `AttemptRounds` from
+the alignment on. This module passes each frame to the half that it belongs to, and says which computation or checkpoint
+comes next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ce.errors import JobFailed, MessageError
+from ce.job import Job
+from ce.protocol.attempt import Attempt
+from ce.protocol.engine.aggregator import Progress
+from ce.protocol.engine.snapshots import Snapshot
+from ce.service.checkpoint_id import CHECKPOINTS_PER_JOB, CheckpointId
+from ce.steps.model import Model
+from ce.transport.frames import Frame
+from ce_coordinator.core.attempt_rounds import Aligned, AttemptRounds, CheckpointDue, NextRound, Work, align_all
+from ce_coordinator.core.attempt_setup import AttemptSetup
+from ce_coordinator.core.checkpoint_schedule import CheckpointSchedule
+from ce_coordinator.core.instructions import (
+    Changed,
+    Compute,
+    Instruction,
+    LoadCheckpoint,
+    Note,
+    SaveCheckpoint,
+    Send,
+    Session,
+)
+from ce_coordinator.core.limits import JobSettings
+from ce_coordinator.core.report import operator_report
+
+#: Alignments of one attempt: each leaves out what fell below a minimum in the one before.
+MOST_REVISIONS = 20
+#: Exchanges per second are measured over this many seconds ...
+RATE_WINDOW_S = 2.0
+#: ... or over this many exchanges.
+MOST_EXCHANGE_TIMES = 1000
+
+
+@dataclass
+class Trace:
+    """The progress of an attempt, as an operator watches it."""
+
+    iteration: int = 0
+    max_iterations: int = 0
+    starts_running: int = 0
+    bound_path: tuple[float, ...] = ()
+
+    def progress(self, where: Progress) -> None:
+        self.iteration, self.max_iterations, self.starts_running = where.iteration, where.max_iter, where.running
+        if where.has_bound:
+            self.bound_path = (*self.bound_path, where.bound)
+
+
+class JobAttempt:
+    """Every method is an event and returns instructions; MessageError and other errors are the caller's to handle."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        job: Job,
+        model: Model,
+        settings: JobSettings,
+        sessions: Mapping[str, Session],
+        now: float,
+    ) -> None:
+        """`sessions`: of all connected sites, by name."""
+        self.trace = Trace()
+        self.setup = AttemptSetup(attempt, model.uses_votes, settings.limits)
+        self.rounds: AttemptRounds | None = None
+        self._attempt = attempt
+        self._job = job
+        self._model = model
+        self._settings = settings
+        self._sessions = sessions
+        self._schedule = CheckpointSchedule(settings.checkpoint_interval, now)
+        self._exchange_times: deque[tuple[float, int]] = deque(maxlen=MOST_EXCHANGE_TIMES)
+
+    # State.
+
+    @property
+    def awaited(self) -> set[str]:
+        """The sites that have to send something before the attempt can continue."""
+        return self.setup.awaited if self.rounds is None else set(self.rounds.awaited)
+
+    @property
+    def checkpoint_pending(self) -> bool:
+        """Whether a requested checkpoint is not yet at all sites."""
+        return self.rounds is not None and self._schedule.pending
+
+    def exchanges_per_s(self, now: float) -> float:
+        # The last two stay, however old they are: exchanges that take longer than the window have a rate, too.
+        times = self._exchange_times
+        while len(times) > 2 and times[1][0] < now - RATE_WINDOW_S:
+            times.popleft()
+        if len(times) < 2:
+            return 0.0
+        (begin, first), (_, last) = times[0], times[-1]
+        return (last - first) / max(now - begin, 1e-3)
+
+    def report(self, left_behind: tuple[str, ...]) -> bytes:
+        """The operator's result of a finished attempt."""
+        assert self.rounds is not None
+        rounds, least = self.rounds, max(self._settings.min_cluster, self.setup.min_cluster)
+        return operator_report(
+            self._job, rounds.topology, rounds.outcome, rounds.exchanges, rounds.bytes, least, left_behind
+        )
+
+    # Streams.
+
+    def offer(self) -> list[Instruction]:
+        """The job is offered to all sites that are connected."""
+        return [self._send(site, [self.setup.offer()]) for site in self._connected]
+
+    def reconnected(self, site: str) -> list[Instruction]:
+        """A site has another stream: it is sent what it may have missed."""
+        half = self.setup if self.rounds is None else self.rounds
+        return [self._send(site, half.frames_after_reconnect(site)), Changed(self._job.name)]
+
+    def received(self, site: str, fingerprint: str, kind: str, message: Any, now: float) -> list[Instruction]:
+        """A frame of this attempt."""
+        if self.rounds is None:
+            return self._received_in_setup(site, fingerprint, kind, message)
+        return self._received_in_rounds(self.rounds, site, kind, message, now)
+
+    # Computations and checkpoints.
+
+    def aligned(self, result: Aligned) -> list[Instruction]:
+        """The sites are aligned: each is sent what it shares with which others."""
+        rounds = self.rounds = AttemptRounds(self._attempt, result, self.setup.signed, self.setup.revision)
+        return [self._send(site, rounds.alignment(site)) for site in self._connected]
+
+    def request_checkpoint(self) -> None:
+        """A process is about to stop."""
+        self._schedule.request()
+
+    def checkpoint_due(self, due: CheckpointDue) -> list[Instruction]:
+        """The coordinator's own checkpoint is saved before any site is asked for one: an announced one exists."""
+        assert self.rounds is not None
+        job, epoch, context = self._job.name, self._attempt.epoch, self.rounds.checkpoint_context
+        return [SaveCheckpoint(job, epoch, context, due.checkpoint_id, due.snapshot)]
+
+    def checkpoint_saved(self) -> list[Instruction]:
+        assert self.rounds is not None
+        return [self._compute(self.rounds, self.rounds.make_tasks(with_checkpoint=True))]
+
+    def checkpoint_not_saved(self, reason: str) -> list[Instruction]:
+        """The attempt continues without it."""
+        assert self.rounds is not None
+        event = "checkpoint not saved; after a restart the job would go on from an older one"
+        note = Note("warning", event, {"job": self._job.name, "reason": reason})
+        return [note, self._compute(self.rounds, self.rounds.make_tasks(with_checkpoint=False))]
+
+    def checkpoint_loaded(self, checkpoint_id: CheckpointId | None, snapshot: Snapshot) -> list[Instruction]:
+        """The newest checkpoint that all have; None: the attempt begins at the beginning."""
+        assert self.rounds is not None
+        return [self._compute(self.rounds, self.rounds.open(checkpoint_id, snapshot))]
+
+    def next_round(self, following: NextRound, now: float) -> list[Instruction] | None:
+        """A round begins; its instructions. None: there is none, the job is done."""
+        rounds = self.rounds
+        assert rounds is not None
+        if not rounds.begin(following):
+            return None
+        if rounds.iterates:
+            self.setup.forget_objects()
+        self._schedule.round_begun(now, rounds.exchanges, following.with_checkpoint)
+        self._exchange_times.append((now, rounds.exchanges))
+        tasks = [self._send(site, rounds.task(site)) for site in self._connected if site in following.tasks]
+        return [*self._notes(rounds, following), *tasks, Changed(self._job.name)]
+
+    # How.
+
+    def _received_in_setup(self, site: str, fingerprint: str, kind: str, message: Any) -> list[Instruction]:
+        setup, changed = self.setup, Changed(self._job.name)
+        match kind:
+            case "key_share":
+                relayed = setup.share_key(site, fingerprint, message)
+            case "encrypted_keys":
+                relayed = setup.relay_keys(site, message)
+            case "enrolment" | "more":
+                if self._enrolled(site, kind, message) and setup.complete:
+                    return [self._align(), changed]
+                return [changed]
+            case _:
+                raise MessageError(f"{kind}: comes before the sites are aligned")
+        return [*(self._send(to, [frame]) for to, frame in relayed if to in self._sessions), changed]
+
+    def _received_in_rounds(
+        self, rounds: AttemptRounds, site: str, kind: str, message: Any, now: float
+    ) -> list[Instruction]:
+        complete, changed = False, [Changed(self._job.name)]
+        match kind:
+            case "ready":
+                complete = self._ready(rounds, site, message)
+            case "enrolment":
+                complete = self._enrolled(site, kind, message) and rounds.amend(site)
+            case "more" if self.setup.is_enrolling(site):
+                complete = self._enrolled(site, kind, message) and rounds.amend(site)
+            case "answer":
+                complete, changed = rounds.answer(site, message), []
+            case "more":
+                complete, changed = rounds.more(site, message.chunks), []
+            case "key_share" | "encrypted_keys":  # may be repeated after a broken stream
+                changed = []
+            case _:
+                raise MessageError(f"{kind}: the sites are aligned already")
+        return self._all_answered(rounds, now) if complete else [*changed]
+
+    def _enrolled(self, site: str, kind: str, message: Any) -> bool:
+        """Whether a new enrolment of the site is complete."""
+        if kind == "enrolment":
+            return self.setup.enrol(site, message)
+        return self.setup.enrol_more(site, message.chunks)
+
+    def _ready(self, rounds: AttemptRounds, site: str, message: Any) -> bool:
+        count = len(message.checkpoints)
+        if count > CHECKPOINTS_PER_JOB:
+            raise MessageError(f"checkpoints: expected at most {CHECKPOINTS_PER_JOB}, got {count:,}")
+        checkpoints = (CheckpointId(entry.origin, entry.round) for entry in message.checkpoints)
+        return rounds.ready(site, message.revision, checkpoints)
+
+    def _all_answered(self, rounds: AttemptRounds, now: float) -> list[Instruction]:
+        """All sites have answered the alignment or the round."""
+        if rounds.amended:
+            self.setup.revision += 1
+            if self.setup.revision > MOST_REVISIONS:
+                raise JobFailed(
+                    f"after {MOST_REVISIONS} alignments the sites still leave out objects or columns: their policies' "
+                    "minimums do not fit their objects"
+                )
+            return [self._align(), Changed(self._job.name)]
+        rounds.begin_computing()
+        if rounds.begun:
+            return [self._compute(rounds, rounds.advance(self._schedule.due(now, rounds.exchanges)))]
+        if rounds.common_checkpoints:
+            job, epoch, context = self._job.name, self._attempt.epoch, rounds.checkpoint_context
+            return [LoadCheckpoint(job, epoch, context, rounds.common_checkpoints)]
+        return [self._compute(rounds, rounds.open())]
+
+    def _align(self) -> Compute:
+        """Who shares what, from all enrolments."""
+        enrolments, most_bytes = self.setup.enrolments, self._settings.limits.round_bytes
+        size = sum(len(enrolment.objects) for enrolment in enrolments.values())
+        return Compute(
+            self._job.name,
+            self._attempt.epoch,
+            size,
+            lambda: align_all(self._model, enrolments, self.trace.progress, most_bytes, self._job.privacy),
+        )
+
+    def _compute(self, rounds: AttemptRounds, work: Work) -> Compute:
+        return Compute(self._job.name, self._attempt.epoch, rounds.size, work)
+
+    def _notes(self, rounds: AttemptRounds, following: NextRound) -> list[Instruction]:
+        job = self._job.name
+        notes: list[Instruction] = [
+            Note("warning", "a site was sent other totals than the first site", {"job": job, "site": site})
+            for site in rounds.diverged
+        ]
+        if following.resumed_from is not None:
+            self.trace.bound_path = rounds.bound_path
+            named: dict[str, str | int | float] = {"job": job, "round": following.resumed_from.round}
+            notes.append(Note("info", "job goes on from a checkpoint", named))
+        return notes
+
+    def _send(self, site: str, frames: Iterable[Frame]) -> Send:
+        return Send(self._sessions[site], frames, self._job.name)
+
+    @property
+    def _connected(self) -> list[str]:
+        return [site for site in self._attempt.roster if site in self._sessions]
