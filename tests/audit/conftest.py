@@ -12,9 +12,9 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.preprocessing import StandardScaler
 
 from ce import Job, LabelTable
+from ce.audit.adversary_views import CoordinatorView, CuriousSiteView
 from ce.audit.recording import Recording, record, secrets_of
-from ce.audit.truth import Truth
-from ce.audit.views import CoordinatorView, SiteView
+from ce.audit.scoring import Truth
 
 Labels = NDArray[np.int64]
 Tables = dict[str, LabelTable]
@@ -103,9 +103,9 @@ class Staged:
     def record(self, mode: str) -> Recording:
         return record(self.job, self.tables, mode, self.secrets)
 
-    def site(self, name: str, block: int = 0) -> SiteView:
+    def site(self, name: str, block: int = 0) -> CuriousSiteView:
         plain = self.recording if self.recording.mode == "plain" else self.record("plain")
-        return SiteView.of(self.recording, plain, name, self.tables[name], block)
+        return CuriousSiteView.of(self.recording, plain, name, self.tables[name], block)
 
     def foreign(self, name: str) -> list:  # type: ignore[type-arg]
         return [question for question in self.questions if question.holder != name]

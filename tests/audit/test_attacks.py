@@ -10,19 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ce.audit.crafting import Crafting, flat_messages, one_hot_messages, one_hot_rounds, read_flat, read_one_hot
-from ce.audit.decoding import decode_as_site, decode_shared, decode_starts
-from ce.audit.fitting import fit_as_site, fit_totals
-from ce.audit.histograms import others_histograms, shared_out, site_histograms
-from ce.audit.inverting import inferred_totals
-from ce.audit.peeling import label_rows
+from ce.audit.adversary_views import CoordinatorView, HolderView
+from ce.audit.attacks.crafted_messages import (
+    Crafting,
+    flat_messages,
+    one_hot_messages,
+    one_hot_rounds,
+    read_flat,
+    read_one_hot,
+)
+from ce.audit.attacks.equal_rows import distinct_rows, distinct_totals, equality_classes, paper_rows, phi_inversion
+from ce.audit.attacks.histograms import others_histograms, shared_out, site_histograms
+from ce.audit.attacks.known_beta_decode import decode_as_site, decode_shared, decode_starts
+from ce.audit.attacks.linear_unmix import unmix, unmix_as_site, unmix_parts
+from ce.audit.attacks.message_inversion import inferred_totals
+from ce.audit.attacks.nonlinear_fit import fit_as_site, fit_totals
+from ce.audit.attacks.peel_rows import label_rows
+from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
+from ce.audit.attacks.subtract_parts import distinct_residuals
 from ce.audit.recording import record
-from ce.audit.residuals import distinct_residuals
-from ce.audit.rosters import RosterView, differences, histogram_differences
-from ce.audit.rows import distinct_rows, distinct_totals, equality_classes, paper_rows, phi_inversion
-from ce.audit.truth import Truth, agreement, exact_share, row_share
-from ce.audit.unmixing import unmix, unmix_as_site, unmix_parts
-from ce.audit.views import CoordinatorView, HolderView
+from ce.audit.scoring import Truth, agreement, exact_share, row_share
 from ce.ring import decode
 
 Ensembles = dict[str, Any]

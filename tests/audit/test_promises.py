@@ -13,8 +13,8 @@ import pytest
 
 from ce import Job
 from ce.audit import ATTACKS, audit
-from ce.audit.findings import INHERENT, LEAKS, MARGIN, NOTHING
-from ce.audit.playing import GUESSWORK
+from ce.audit.attack_plan import GUESSWORK
+from ce.audit.report import INHERENT, LEAKS, MARGIN, NOTHING
 
 #: An active coordinator and jobs that the rules forbid are no part of the promise.
 PASSIVE = tuple(

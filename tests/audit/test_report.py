@@ -13,8 +13,8 @@ import pytest
 
 from ce import Job
 from ce.audit import ATTACKS, Audit, Finding, audit, example_job, example_tables
-from ce.audit.findings import ALLOWED, BY_LUCK, LEAKS, NOTHING, Score, verdict
 from ce.audit.html import page, summary
+from ce.audit.report import ALLOWED, BY_LUCK, LEAKS, NOTHING, Score, verdict
 from ce.cli.main import main
 from ce.errors import ConfigError, InputError
 

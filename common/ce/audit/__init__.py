@@ -5,12 +5,12 @@
     ATTACKS                       names of the attacks
     example_job, example_tables   something to try it on
 
-Attacks see views (`ce.audit.views`) and never labels; only the referee (`ce.audit.truth`) reads those.
+Attacks see views (`ce.audit.adversary_views`) and never labels; only the referee (`ce.audit.scoring`) reads those.
 """
 
-from ce.audit.auditing import audit
+from ce.audit.attack_plan import ATTACKS
 from ce.audit.example import example_job, example_tables
-from ce.audit.findings import Audit, Finding
-from ce.audit.playing import ATTACKS
+from ce.audit.report import Audit, Finding
+from ce.audit.run import audit
 
 __all__ = ["ATTACKS", "Audit", "Finding", "audit", "example_job", "example_tables"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ce.audit.grouping import Groups
+from ce.audit.partitions import Groups
 from ce.job import Job
 from ce.labels import LabelTable
 

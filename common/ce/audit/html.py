@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from ce.audit.findings import MARGIN, Audit, Finding
 from ce.audit.plots import bars, kind
+from ce.audit.report import MARGIN, Audit, Finding
 from ce.errors import InputError
 
 _STYLE = """

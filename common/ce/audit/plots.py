@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ce.audit.findings import BY_LUCK, LEAKS, NOTHING, Finding
+from ce.audit.report import BY_LUCK, LEAKS, NOTHING, Finding
 
 _ROW, _LABEL, _SCALE, _RIGHT, _TOP = 22, 300, 420, 60, 26
 

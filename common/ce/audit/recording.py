@@ -1,8 +1,8 @@
 """Run a job on one machine and keep what travelled: every task and every answer, as they cross between sites and home.
 
-A `Recording` belongs to the audit alone: it knows who holds which row, so that guesses can be scored. Adversaries are
-shown parts of it, see `ce.audit.views`. Large jobs are thinned out: early rounds, where most is to be learnt, and the
-last ones are kept, of those between some.
+A `Recording` belongs to the audit alone: it knows who holds which row, so that guesses can be scored. An adversary is
+given parts of it, see `ce.audit.adversary_views`. Of large jobs only some exchanges are recorded: the first ones, which
+tell most, the last ones, and a few of those between.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ce.audit.unmixing import largest_sum, partitions
-from ce.audit.views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
+from ce.audit.adversary_views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
+from ce.audit.attacks.linear_unmix import largest_sum, partitions
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.messages.transport import Transport
 from ce.protocol.topology.topology import TopologyColumn

@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ce.audit.views import ColumnRound, CoordinatorView
+from ce.audit.adversary_views import ColumnRound, CoordinatorView
 from ce.kernels.special import over_clusters
 from ce.protocol.topology.topology import ColumnGroup
 from ce.ring import Reals, decode

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.audit.grouping import Groups, close_rows, equal_rows, nearly_equal_rows
-from ce.audit.views import BlockRound, CoordinatorView, Guesses, Question
+from ce.audit.adversary_views import BlockRound, CoordinatorView, Guesses, Question
+from ce.audit.partitions import Groups, close_rows, equal_rows, nearly_equal_rows
 from ce.kernels.cells import Number
 from ce.kernels.special import over_clusters
 from ce.ring import Reals, Words, decode

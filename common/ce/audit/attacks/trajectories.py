@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ce.audit.grouping import Groups, features, k_means, principal
-from ce.audit.inverting import inferred_totals, messages
-from ce.audit.views import CoordinatorView, Guesses, Question, SiteView
+from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, Question
+from ce.audit.attacks.message_inversion import inferred_totals, messages
+from ce.audit.partitions import Groups, features, k_means, principal
 from ce.ring import Reals, decode
 
 
@@ -33,12 +33,12 @@ def parts(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
     return guesses
 
 
-def site_trajectories(view: SiteView, questions: Sequence[Question]) -> Guesses:
+def site_trajectories(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
     """Cluster messages over all exchanges."""
     return _clustered(messages(view), questions)
 
 
-def residuals(view: SiteView, questions: Sequence[Question]) -> Guesses:
+def residuals(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
     """Cluster totals less the site's own part, over all exchanges: what all the others added."""
     return _clustered([seen.residual for seen in inferred_totals(view)], questions)
 

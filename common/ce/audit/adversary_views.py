@@ -132,7 +132,7 @@ class CoordinatorView:
 
 
 @dataclass(frozen=True, eq=False)
-class SiteView:
+class CuriousSiteView:
     """What one site knows: its own labels, tables and sums, and what it is sent."""
 
     mode: str
@@ -147,7 +147,7 @@ class SiteView:
     memberships: Reals = field(repr=False)  # (k, n) of the block: its result
 
     @classmethod
-    def of(cls, recording: Recording, plain: Recording, site: str, table: LabelTable, block: int) -> SiteView:
+    def of(cls, recording: Recording, plain: Recording, site: str, table: LabelTable, block: int) -> CuriousSiteView:
         """`plain` is the same job with plain sums: a site's own sums before they are masked, and blind's totals."""
         seen = CoordinatorView.of(plain, 0).rounds(block)
         rows = recording.rows[site][block]

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ce import metrics
-from ce.audit.grouping import Groups, equal_rows, nearly_equal_rows, similar_rows
-from ce.audit.histograms import Counts, Histograms
-from ce.audit.peeling import Row
+from ce.audit.adversary_views import NOT_ASKED, Guess, Question
+from ce.audit.attacks.histograms import Counts, Histograms
+from ce.audit.attacks.peel_rows import Row
+from ce.audit.partitions import Groups, equal_rows, nearly_equal_rows, similar_rows
 from ce.audit.recording import Recording
-from ce.audit.views import NOT_ASKED, Guess, Question
 from ce.labels import LabelTable
 from ce.protocol.topology.topology import ColumnGroup, TopologyColumn
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import psi
 
-from ce.audit.views import SiteView
+from ce.audit.adversary_views import CuriousSiteView
 from ce.kernels.special import over_clusters, trigamma
 from ce.protocol.messages.task import Task
 from ce.ring import Reals, decode
@@ -44,7 +44,7 @@ class Inferred:
 
 
 @lru_cache(maxsize=2)
-def inferred_totals(view: SiteView) -> Sequence[Inferred]:
+def inferred_totals(view: CuriousSiteView) -> Sequence[Inferred]:
     """The totals of all exchanges that a site can work out; none where the model hides them."""
     if view.totals is not None:
         return [
@@ -83,7 +83,7 @@ def inferred_totals(view: SiteView) -> Sequence[Inferred]:
     return found
 
 
-def messages(view: SiteView) -> list[Reals]:
+def messages(view: CuriousSiteView) -> list[Reals]:
     """(starts, k, n) ln message of every exchange that brought one."""
     found = []
     for task in view.tasks:
@@ -94,7 +94,7 @@ def messages(view: SiteView) -> list[Reals]:
     return found
 
 
-def _pairs(view: SiteView) -> Iterator[tuple[Task, Task]]:
+def _pairs(view: CuriousSiteView) -> Iterator[tuple[Task, Task]]:
     """Two tasks in a row: the sums that were sent after the first one are in the message of the second."""
     for task, answer in zip(view.tasks, view.tasks[1:], strict=False):
         follows = answer.round == task.round + 1 and answer.stage == task.stage and not answer.retry
@@ -102,7 +102,7 @@ def _pairs(view: SiteView) -> Iterator[tuple[Task, Task]]:
             yield task, answer
 
 
-def _label_counts(view: SiteView) -> Reals:
+def _label_counts(view: CuriousSiteView) -> Reals:
     """(n,) the labels of each object at all sites together, which every member is told."""
     for task in view.tasks:
         told = task.arrays.get(f"block/{view.block}/labels")

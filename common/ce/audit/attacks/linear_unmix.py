@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.spatial.distance import cdist
 
-from ce.audit.grouping import Groups, equal_rows, features, nearly_equal_rows
-from ce.audit.inverting import Inferred, inferred_totals
-from ce.audit.views import BlockRound, CoordinatorView, Guesses, Question, SiteView
+from ce.audit.adversary_views import BlockRound, CoordinatorView, CuriousSiteView, Guesses, Question
+from ce.audit.attacks.message_inversion import Inferred, inferred_totals
+from ce.audit.partitions import Groups, equal_rows, features, nearly_equal_rows
 from ce.ring import Reals, decode
 from ce.steps.model import Model, stage_of
 
@@ -72,7 +72,7 @@ def unmix_parts(view: CoordinatorView, questions: Sequence[Question]) -> Guesses
     return guesses
 
 
-def unmix_as_site(view: SiteView, questions: Sequence[Question]) -> Guesses:
+def unmix_as_site(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
     """From the totals that a site works out, less its own part."""
     linear = [seen for seen in inferred_totals(view) if _is_linear(stage_of(view.model, seen.stage), seen)]
     found = partitions([seen.residual for seen in linear], largest_sum(view))
@@ -91,7 +91,7 @@ def _is_linear(model: Model, seen: BlockRound | Inferred) -> bool:
     return seen.message is not None and not np.ptp(seen.message, axis=-1).any()
 
 
-def largest_sum(view: CoordinatorView | SiteView) -> float:
+def largest_sum(view: CoordinatorView | CuriousSiteView) -> float:
     """What no sum of an object exceeds: what does is no sum, but a mask."""
     return 1.0 + view.topology.sizes.clusterings * max(abs(term) for term in view.model.cell_terms)
 

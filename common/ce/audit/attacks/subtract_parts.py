@@ -1,7 +1,7 @@
 """Subtraction by a curious site: the total less its own part is what the others added.
 
 With two sites that is the other's part, word for word; with more only the sum of the rest, in which single columns are
-to be told apart first (`ce.audit.trajectories`, `ce.audit.unmixing`).
+to be told apart first (`ce.audit.attacks.trajectories`, `ce.audit.attacks.linear_unmix`).
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ce.audit.grouping import nearly_equal_rows
-from ce.audit.inverting import Inferred, inferred_totals
-from ce.audit.views import Guesses, Question, SiteView
+from ce.audit.adversary_views import CuriousSiteView, Guesses, Question
+from ce.audit.attacks.message_inversion import Inferred, inferred_totals
+from ce.audit.partitions import nearly_equal_rows
 from ce.kernels.special import over_clusters
 from ce.ring import Reals
 from ce.steps.model import stage_of
@@ -21,7 +21,7 @@ from ce.steps.model import stage_of
 _TOLERANCE = 1e-7
 
 
-def distinct_residuals(view: SiteView, questions: Sequence[Question]) -> Guesses:
+def distinct_residuals(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
     """Equal rows of the residual; where messages differ from object to object, divided by the message that went in."""
     rounds = [seen for seen in inferred_totals(view) if np.ptp(_finite(seen.residual), axis=-1).any()]
     if not rounds:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ce.audit.grouping import Groups, k_means, nearly_equal_rows, principal
-from ce.audit.histograms import Histograms, total_histograms
-from ce.audit.rows import likelihood_rows
-from ce.audit.unmixing import largest_sum, partitions
-from ce.audit.views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
+from ce.audit.adversary_views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
+from ce.audit.attacks.equal_rows import likelihood_rows
+from ce.audit.attacks.histograms import Histograms, total_histograms
+from ce.audit.attacks.linear_unmix import largest_sum, partitions
+from ce.audit.partitions import Groups, k_means, nearly_equal_rows, principal
 from ce.ring import Reals, decode
 from ce.steps.model import stage_of
 

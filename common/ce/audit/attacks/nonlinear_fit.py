@@ -22,12 +22,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.audit.grouping import Groups, nearly_equal_rows
-from ce.audit.inverting import inferred_totals
-from ce.audit.meeting import Meeting
-from ce.audit.rows import equal_at_the_end, equality_classes
-from ce.audit.unmixing import largest_sum
-from ce.audit.views import NO_IDEA, NOT_ASKED, CoordinatorView, Guesses, Question, SiteView
+from ce.audit.adversary_views import NO_IDEA, NOT_ASKED, CoordinatorView, CuriousSiteView, Guesses, Question
+from ce.audit.attacks.equal_rows import equal_at_the_end, equality_classes
+from ce.audit.attacks.linear_unmix import largest_sum
+from ce.audit.attacks.meet_in_the_middle import Meeting
+from ce.audit.attacks.message_inversion import inferred_totals
+from ce.audit.partitions import Groups, nearly_equal_rows
 from ce.ring import Reals, decode
 from ce.steps.bce import BCESteps
 from ce.steps.model import stage_of
@@ -68,7 +68,7 @@ def fit_totals(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
     return guesses
 
 
-def fit_as_site(view: SiteView, questions: Sequence[Question]) -> Guesses:
+def fit_as_site(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
     """From the totals that a site works out, less its own part."""
     seen = inferred_totals(view)
     for first in seen[:1]:

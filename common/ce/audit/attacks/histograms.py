@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.audit.views import CoordinatorView, HolderView, scale_of
+from ce.audit.adversary_views import CoordinatorView, HolderView, scale_of
 from ce.protocol.topology.topology import column_groups
 from ce.ring import Words
 

@@ -32,21 +32,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ce.audit.decoding import decode_as_site, decode_shared, decode_starts
-from ce.audit.findings import INHERENT, MARGIN, NOTHING, Finding, Measure, Score, verdict
-from ce.audit.fitting import fit_as_site, fit_totals
-from ce.audit.histograms import Histograms, others_histograms, shared_out, site_histograms
-from ce.audit.peeling import label_rows
-from ce.audit.residuals import distinct_residuals
-from ce.audit.rows import distinct_rows, distinct_totals, equality_classes, phi_inversion, votes
-from ce.audit.rules import Broken, about
-from ce.audit.trajectories import parts, residuals, site_trajectories, trajectories
-from ce.audit.truth import Truth, agreement, exact_share, row_share
-from ce.audit.unmixing import unmix, unmix_as_site, unmix_parts
-from ce.audit.views import CoordinatorView, Guesses, HolderView, Question, SiteView
+from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
+from ce.audit.attacks.equal_rows import distinct_rows, distinct_totals, equality_classes, phi_inversion, votes
+from ce.audit.attacks.histograms import Histograms, others_histograms, shared_out, site_histograms
+from ce.audit.attacks.known_beta_decode import decode_as_site, decode_shared, decode_starts
+from ce.audit.attacks.linear_unmix import unmix, unmix_as_site, unmix_parts
+from ce.audit.attacks.nonlinear_fit import fit_as_site, fit_totals
+from ce.audit.attacks.peel_rows import label_rows
+from ce.audit.attacks.subtract_parts import distinct_residuals
+from ce.audit.attacks.trajectories import parts, residuals, site_trajectories, trajectories
+from ce.audit.minimum_rules import Broken, about
+from ce.audit.report import INHERENT, MARGIN, NOTHING, Finding, Measure, Score, verdict
+from ce.audit.scoring import Truth, agreement, exact_share, row_share
 
 Coordinator = Callable[[CoordinatorView, Sequence[Question]], Guesses]
-Site = Callable[[SiteView, Sequence[Question]], Guesses]
+Site = Callable[[CuriousSiteView, Sequence[Question]], Guesses]
 
 BY_COORDINATOR: dict[str, Coordinator] = {
     "distinct rows": distinct_rows,
@@ -186,7 +186,7 @@ def play_coordinator(
 
 
 def play_site(
-    view: SiteView, questions: Sequence[Question], referee: Referee, wanted: Sequence[str], truth: Truth
+    view: CuriousSiteView, questions: Sequence[Question], referee: Referee, wanted: Sequence[str], truth: Truth
 ) -> list[Finding]:
     """All attacks of one curious site on one of its blocks."""
     foreign = [q for q in questions if q.block == view.block and q.holder != view.name and not truth.is_classifier(q)]

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ce.audit.inverting import inferred_totals
-from ce.audit.meeting import Meeting, Vectors
-from ce.audit.views import NO_IDEA, NOT_ASKED, CoordinatorView, Guess, Guesses, Question, SiteView
+from ce.audit.adversary_views import NO_IDEA, NOT_ASKED, CoordinatorView, CuriousSiteView, Guess, Guesses, Question
+from ce.audit.attacks.meet_in_the_middle import Meeting, Vectors
+from ce.audit.attacks.message_inversion import inferred_totals
 from ce.kernels.special import over_clusters
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.protocol.messages.task import Array
@@ -66,7 +66,7 @@ def decode_shared(view: CoordinatorView, questions: Sequence[Question]) -> Guess
     return guesses
 
 
-def decode_as_site(view: SiteView, questions: Sequence[Question]) -> Guesses:
+def decode_as_site(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
     """What the others added, decoded by a site that holds the same columns and so is told their tables."""
     columns = _columns(view.topology, questions, view.block)
     told = {(task.stage, task.iteration): task for task in view.tasks if task.step in ("sums", "objects")}

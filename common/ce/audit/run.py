@@ -13,18 +13,25 @@ from functools import partial
 
 import numpy as np
 
-from ce.audit.crafting import Crafting, flat_messages, one_hot_messages, one_hot_rounds, read_flat, read_one_hot
-from ce.audit.decoding import decode_starts
-from ce.audit.findings import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
-from ce.audit.histograms import shared_out
-from ce.audit.playing import ATTACKS, Referee, play_coordinator, play_holder, play_site
+from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
+from ce.audit.attack_plan import ATTACKS, Referee, play_coordinator, play_holder, play_site
+from ce.audit.attacks.crafted_messages import (
+    Crafting,
+    flat_messages,
+    one_hot_messages,
+    one_hot_rounds,
+    read_flat,
+    read_one_hot,
+)
+from ce.audit.attacks.equal_rows import paper_rows
+from ce.audit.attacks.histograms import shared_out
+from ce.audit.attacks.known_beta_decode import decode_starts
+from ce.audit.attacks.linear_unmix import linear_rounds
+from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
+from ce.audit.minimum_rules import broken_rules
 from ce.audit.recording import Recording, record, secrets_of
-from ce.audit.rosters import RosterView, differences, histogram_differences
-from ce.audit.rows import paper_rows
-from ce.audit.rules import broken_rules
-from ce.audit.truth import Truth
-from ce.audit.unmixing import linear_rounds
-from ce.audit.views import CoordinatorView, Guesses, HolderView, Question, SiteView
+from ce.audit.report import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
+from ce.audit.scoring import Truth
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
@@ -145,7 +152,7 @@ class _Auditor:
         found: list[Finding] = []
         for block in {q.block for q in self._questions}:
             if site in recording.topology.blocks[block].members:
-                view = SiteView.of(recording, self._plain, site, self._tables[site], block)
+                view = CuriousSiteView.of(recording, self._plain, site, self._tables[site], block)
                 found += play_site(view, self._questions, self._referee, self._wanted, self._truth)
         baseline = shared_out(CoordinatorView.of(self._plain, self._job.seed))
         holder = HolderView.of(self._plain, site)
