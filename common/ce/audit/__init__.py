@@ -1,11 +1,12 @@
-"""Audit a job: what its messages tell about labels, to the coordinator and to a curious site.
+"""Audit a job: what its messages reveal about labels to the coordinator and to a curious site.
 
-    audit(job, tables)            run it in every privacy mode, play all attacks, score them
-    Audit, Finding                what comes out
+    audit(job, tables)            run the job in every privacy mode, play all attacks, score their guesses
+    Audit, Finding                the report
     ATTACKS                       names of the attacks
-    example_job, example_tables   something to try it on
+    example_job, example_tables   a job and labels to try it on
 
-Attacks see views (`ce.audit.adversary_views`) and never labels; only the referee (`ce.audit.scoring`) reads those.
+Attacks see what an adversary sees (`ce.audit.adversary_views`) and never labels of other sites. Only `ce.audit.scoring`
+reads those.
 """
 
 from ce.audit.attack_plan import ATTACKS

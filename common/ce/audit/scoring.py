@@ -1,4 +1,8 @@
-"""What is true, what the result implies, and how good a guess is: the only part of the audit that reads labels."""
+"""The labels themselves, what the published result implies about them, and how good guesses are.
+
+This is the only module of the audit that reads labels. `Truth` knows them; `Referee` scores guesses against them, and
+turns the scores into findings.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ce import metrics
-from ce.audit.adversary_views import NOT_ASKED, Guess, Question
-from ce.audit.attacks.histograms import Counts, Histograms
-from ce.audit.attacks.peel_rows import Row
+from ce.audit.adversary_views import NOT_ASKED, Counts, Guess, Guesses, Histograms, Question, Row
+from ce.audit.array_names import COLUMNS_SCOPE, block_scope, column_scope, is_column_scope
+from ce.audit.minimum_rules import BrokenRules, broken_in
 from ce.audit.partitions import Groups, equal_rows, nearly_equal_rows, similar_rows
 from ce.audit.recording import Recording
+from ce.audit.report import INHERENT, MARGIN, NOTHING, Finding, Measure, Score, verdict
 from ce.labels import LabelTable
 from ce.protocol.topology.topology import ColumnGroup, TopologyColumn
 
@@ -56,8 +61,8 @@ class Truth:
     def job_codes(self, question: Question) -> Groups:
         """The same labels, counted in the job's categories."""
         column = self._recording.topology.columns[question.column]
-        own = self._recording.coded(question.holder, column, self._tables[question.holder])
-        return own[self._recording.rows[question.holder][question.block]].astype(np.intp)
+        codes = self._recording.coded(question.holder, column, self._tables[question.holder])
+        return codes[self._recording.rows[question.holder][question.block]].astype(np.intp)
 
     def score(self, question: Question, guesses: Sequence[Guess]) -> float:
         """The best guess's adjusted Rand index; 0 without a guess."""
@@ -65,7 +70,8 @@ class Truth:
         return max((agreement(codes, guess) for guess in guesses), default=0.0)
 
     def baseline(self, question: Question) -> float:
-        """What the published consensus says about the column: its labels, its memberships cut into as many groups."""
+        """How well the published consensus predicts the column: by its labels, or by its memberships cut into as many
+        groups as the column has, whichever is better."""
         if question not in self._baselines:
             key = question.block, question.groups
             if key not in self._implied:
@@ -87,13 +93,13 @@ class Truth:
         return nearly_equal_rows(self._recording.published(block), 1e-12)
 
     def _codes(self, block: int, column: TopologyColumn, site: str) -> Groups:
-        own = self._tables[site].column(column.name).likeliest[self._recording.rows[site][block]]
-        return own.astype(np.intp)
+        codes = self._tables[site].column(column.name).likeliest[self._recording.rows[site][block]]
+        return codes.astype(np.intp)
 
     # Label counts and label rows of shared columns.
 
     def histograms(self) -> Histograms:
-        """(site, column) -> objects by label, in the order of the job's categories, of all that the site holds."""
+        """(site, column) -> number of the site's objects by label, in the order of the job's categories."""
         found: Histograms = {}
         for site, labels in self._labels().items():
             for column, codes in labels.items():
@@ -111,11 +117,11 @@ class Truth:
         return found
 
     def likely_rows(self, group: ColumnGroup, objects: int) -> Counter[Row]:
-        """What the published tables suggest: each cluster's most likely row, for all objects."""
+        """What the published beta suggests: each cluster's most likely row, for all objects."""
         rows: Counter[Row] = Counter()
-        tables = [self._recording.final_tables[column.name] for column in group.columns]
-        for h in range(len(tables[0])):
-            rows[tuple(int(table[h].argmax()) for table in tables)] += objects
+        betas = [self._recording.final_beta[column.name] for column in group.columns]
+        for h in range(len(betas[0])):
+            rows[tuple(int(beta[h].argmax()) for beta in betas)] += objects
         return rows
 
     def _labels(self) -> dict[str, dict[int, Groups]]:
@@ -123,13 +129,13 @@ class Truth:
         found: dict[str, dict[int, Groups]] = {site: {} for site in self._tables}
         for column in self._recording.topology.clusterings:
             for site in column.holders if column.shared else ():
-                own = self._recording.coded(site, column, self._tables[site])
-                found[site][column.index] = own.astype(np.intp)
+                codes = self._recording.coded(site, column, self._tables[site])
+                found[site][column.index] = codes.astype(np.intp)
         return found
 
 
 def agreement(codes: Groups, guess: Guess) -> float:
-    """Adjusted Rand index over the objects that have a label and were asked about; a failure is a group of its own."""
+    """Adjusted Rand index over the objects that have a label and were attacked; failures count as one more group."""
     asked = (guess != NOT_ASKED) & (codes >= 0)
     if asked.sum() < 2 or len(np.unique(codes[asked])) < 2:
         return 0.0
@@ -137,7 +143,7 @@ def agreement(codes: Groups, guess: Guess) -> float:
 
 
 def exact_share(truth: Mapping[tuple[str, int], Counts], guessed: Mapping[tuple[str, int], Counts]) -> float:
-    """The share of histograms that were guessed to the last object, of those that were guessed at all."""
+    """The share of histograms that are right to the last object, among those that were guessed."""
     common = [key for key in guessed if key in truth]
     if not common:
         return 0.0
@@ -148,3 +154,92 @@ def row_share(truth: Counter[Row], guessed: Counter[Row]) -> float:
     """The share of a site's objects whose whole row is among the guessed ones."""
     objects = sum(truth.values())
     return sum((truth & guessed).values()) / objects if objects else 0.0
+
+
+class Referee:
+    """Scores guesses against the labels, and says in a verdict what the scores mean."""
+
+    def __init__(self, truth: Truth, broken: Mapping[str, BrokenRules], baseline: Truth | None = None) -> None:
+        self._truth = truth
+        self._broken = broken  # by mode
+        self._baseline = baseline or truth
+
+    def for_truth(self, truth: Truth) -> Referee:
+        """A referee for another recording of the same labels, with the published result of this one as baseline."""
+        return Referee(truth, self._broken, self._baseline)
+
+    def partitions(
+        self, view: str, attack: str, mode: str, guesses: Guesses, otherwise: str | None = None, *, lucky: bool = False
+    ) -> list[Finding]:
+        """The target on which the attack gained most; nothing if the attack did not apply to any target.
+
+        A target that was attacked without a guess counts as 0. `lucky`: the attack guesses rather than solves, so that
+        its gain on one target is judged together with its mean gain.
+        """
+        scores = {}
+        for question, guessed in guesses.items():
+            implied = 0.0 if _gets_no_result(view, mode) else self._baseline.baseline(question)
+            scores[question] = Score(self._truth.score(question, guessed), implied)
+        if not scores:
+            return []
+        mean = float(np.mean([score.gain for score in scores.values()]))
+        worst = max(scores, key=lambda question: scores[question].gain)
+        broken = broken_in(self._broken[mode], block_scope(worst.block))
+        expected = mean if lucky else scores[worst].gain
+        meaning = verdict(scores[worst], expected, view, mode, otherwise, broken)
+        return [_finding(view, attack, mode, self._truth.name(worst), "ari", scores[worst], mean, meaning)]
+
+    def histograms(
+        self, view: str, attack: str, mode: str, guesses: Histograms, baseline: Histograms, otherwise: str | None = None
+    ) -> list[Finding]:
+        """The share of label counts that are right to the last object."""
+        if not guesses:
+            return []
+        true = self._truth.histograms()
+        implied = 0.0 if _gets_no_result(view, mode) else exact_share(true, baseline)
+        score = Score(exact_share(true, guesses), implied)
+        scopes = [scope for scope in self._broken[mode] if is_column_scope(scope)]
+        broken = broken_in(self._broken[mode], scopes[0] if scopes else COLUMNS_SCOPE)
+        meaning = verdict(score, score.gain, view, mode, otherwise, broken)
+        return [_finding(view, attack, mode, "label counts of a site", "histograms", score, score.gain, meaning)]
+
+    def equality(self, attack: str, mode: str, guesses: Mapping[int, Sequence[Guess]]) -> list[Finding]:
+        """Classes of objects with equal labels everywhere, guessed by block; the block of which most was found."""
+        found = []
+        for block, guessed in guesses.items():
+            classes = self._truth.classes(block)
+            recovered = max(agreement(classes, guess) for guess in guessed)
+            implied = agreement(classes, self._truth.implied_classes(block))
+            score = Score(recovered, 0.0 if _gets_no_result("coordinator", mode) else max(implied, 0.0))
+            meaning = INHERENT if recovered > MARGIN else NOTHING
+            target = "rows equal everywhere"
+            found.append(_finding("coordinator", attack, mode, target, "ari", score, score.gain, meaning))
+        return sorted(found, key=lambda finding: finding.recovered)[-1:]
+
+    def rows(
+        self, attack: str, mode: str, guesses: Sequence[tuple[ColumnGroup, Mapping[str, Counter[Row]]]]
+    ) -> list[Finding]:
+        """Whole label rows, guessed by group of columns and site; the site of which most was found."""
+        found = []
+        for group, by_site in guesses:
+            true = self._truth.rows(group)
+            for site, guessed in by_site.items():
+                implied = row_share(true[site], self._truth.likely_rows(group, sum(true[site].values())))
+                baseline = 0.0 if _gets_no_result("coordinator", mode) else implied
+                score = Score(row_share(true[site], guessed), baseline)
+                broken = broken_in(self._broken[mode], column_scope(group.index))
+                meaning = verdict(score, score.gain, "coordinator", mode, None, broken)
+                target = f"label rows of {site}"
+                found.append(_finding("coordinator", attack, mode, target, "rows", score, score.gain, meaning))
+        return sorted(found, key=lambda finding: (finding.leaks, finding.gain))[-1:]
+
+
+def _finding(
+    view: str, attack: str, mode: str, target: str, measure: Measure, score: Score, mean_gain: float, meaning: str
+) -> Finding:
+    return Finding(view, attack, mode, target, measure, score.recovered, score.baseline, mean_gain, meaning)
+
+
+def _gets_no_result(view: str, mode: str) -> bool:
+    """In `blind` the coordinator gets no result, so that a result implies nothing for it."""
+    return view == "coordinator" and mode == "blind"

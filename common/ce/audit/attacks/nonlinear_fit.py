@@ -1,18 +1,18 @@
-"""Fitting: BCE's totals with known messages give every label away, though no table is known.
+"""Fitting: BCE's totals with known messages reveal every label, although no column parameters are known.
 
-Objects with the same labels everywhere end at the same total (`equality classes`), and begin at points of their own. So
-a class of p such objects shows one and the same unknown function, in one exchange of one start, at p known messages m:
+Objects with the same labels everywhere end at the same total (`equality classes`), and start at different points. So a
+class of p such objects gives the values of one unknown function, in one exchange of one start, at p known messages m:
 
     total_h(m) = sum over columns c of m_h u_ch / sum_g m_g u_cg          u_c = beta_c(the class's label in c)
 
-1. With more objects than columns least squares takes that sum apart: the columns' vectors u_c. The right answer
-   is known by its residual, which is nothing but rounding.
-2. An object that differs from the class in one column has there what the others' vectors leave of its total. Vectors
-   that two objects or more agree on to the sixth digit are the column's other labels. So on from other rows.
-3. With these tables every other total decodes, as in `decoding`.
+1. With more objects than columns, least squares finds the columns' vectors u_c. The right solution is recognised by its
+   residual, which is rounding only.
+2. For an object that differs from the class in one column, the total minus the vectors of the other columns gives the
+   vector of its label there. Vectors on which two or more objects agree to six digits are the column's other labels.
+   The same is then done from other rows.
+3. With these column parameters every other total is decoded, as in `known_beta_decode`.
 
-Neither the number of columns nor that of labels stands against it, but a class that is smaller than the number of
-columns does.
+The attack works for any number of columns and labels. It fails where every class is smaller than the number of columns.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from numpy.typing import NDArray
 from ce.audit.adversary_views import NO_IDEA, NOT_ASKED, CoordinatorView, CuriousSiteView, Guesses, Question
 from ce.audit.attacks.equal_rows import equal_at_the_end, equality_classes
 from ce.audit.attacks.linear_unmix import largest_sum
-from ce.audit.attacks.meet_in_the_middle import Meeting
+from ce.audit.attacks.meet_in_the_middle import SumSearch
 from ce.audit.attacks.message_inversion import inferred_totals
 from ce.audit.partitions import Groups, nearly_equal_rows
 from ce.ring import Reals, decode
 from ce.steps.bce import BCESteps
 from ce.steps.model import stage_of
 
-#: So many classes of equal objects are tried, each with every start, from so many beginnings.
-_CLASSES, _BEGINNINGS = 3, 8
+#: The largest classes of equal objects are tried, each with every start, from several initial values.
+_CLASSES, _INITIAL_VALUES = 3, 8
 _MOST_OF_A_CLASS = 150
-#: More equations than unknowns: a residual of nothing is then no accident.
+#: More equations than unknowns, so that a residual of zero is not by chance.
 _SPARE_OBJECTS = 2
 _STEPS, _PATIENCE = 600, 100
-#: Mean square of the residuals: words are exact to 1e-14, totals that a site works out to 1e-11.
+#: Mean square of the residuals: words are exact to 1e-14, totals that a site computes to 1e-11.
 _SOLVED = 1e-20
-#: Two vectors of one label differ by rounding, which small numbers magnify.
+#: Two vectors of one label differ by rounding errors, which small numbers magnify.
 _SAME_VECTOR, _SMALLEST_REST = 1e-6, 1e-4
 _SAME_TOTAL = 1e-6
-#: From rows that are known to labels that are not, and back.
+#: How often new labels are searched from known rows, and from how many rows.
 _ROUNDS, _ROWS = 6, 40
-#: So many objects tell as much as all of them.
+#: At most this many objects are decoded.
 _SAMPLE = 150
-#: With so many of them decoded no other class is looked at.
+#: With this share of them decoded no other class is tried.
 _NEARLY_ALL = 0.9
 
 Mask = NDArray[np.bool_]
 
 
 def fit_totals(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
-    """From the first totals and messages as the coordinator sees them."""
+    """Fit the first totals to their messages, both as the coordinator sees them."""
     guesses: Guesses = {}
     for block in {question.block for question in questions}:
         asked = [question for question in questions if question.block == block]
@@ -69,7 +69,7 @@ def fit_totals(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
 
 
 def fit_as_site(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
-    """From the totals that a site works out, less its own part."""
+    """Fit the totals that a site infers, minus its own part."""
     seen = inferred_totals(view)
     for first in seen[:1]:
         if first.message is not None and isinstance(stage_of(view.model, first.stage), BCESteps):
@@ -82,19 +82,22 @@ def _columns(questions: Sequence[Question]) -> int:
     return len({question.column for question in questions})
 
 
-def _fit(totals: Reals, message: Reals, ideas: Sequence[Groups], columns: int) -> list[Groups]:
-    """The columns' partitions, out of (starts, k, n) totals and messages; none if no class can be taken apart."""
+def _fit(totals: Reals, message: Reals, classes: Sequence[Groups], columns: int) -> list[Groups]:
+    """The columns' partitions from (starts, k, n) totals and messages; none if no class can be fitted.
+
+    `classes` are several guesses of which objects have equal labels.
+    """
     if not np.ptp(message, axis=-1).any():
-        return []  # these are linear in the labels: `unmixing`
+        return []  # such totals are linear in the labels: see `linear_unmix`
     rng = np.random.default_rng(0)
     best: list[Groups] = []
     most = 0
     complete = np.abs(totals[0].sum(axis=0) - columns) < _SAME_TOTAL
-    for own in _largest(ideas, complete, columns + _SPARE_OBJECTS):
-        for total, told in zip(totals, message, strict=True):
-            vectors = _taken_apart(total[:, own], told[:, own], columns, rng)
+    for members in _largest(classes, complete, columns + _SPARE_OBJECTS):
+        for start_total, start_message in zip(totals, message, strict=True):
+            vectors = _column_vectors(start_total[:, members], start_message[:, members], columns, rng)
             if vectors is not None:
-                found = _decoded(total, told, vectors)
+                found = _decoded(start_total, start_message, vectors)
                 decoded = int((found[0] >= 0).sum())
                 if decoded > most:
                     best, most = found, decoded
@@ -104,37 +107,37 @@ def _fit(totals: Reals, message: Reals, ideas: Sequence[Groups], columns: int) -
 
 
 def _completed(columns: Sequence[Groups], consensus: Groups) -> list[Groups]:
-    """Where nothing decoded: the label that most objects of the same cluster have, of those that did; if none did, the
-    cluster itself."""
+    """Give objects that were not decoded the most frequent label of the decoded objects of the same cluster; where the
+    cluster has none, a group for the cluster itself."""
     found = []
     for codes in columns:
         guess = codes.copy()
         for cluster in np.unique(consensus):
-            own = consensus == cluster
-            known = codes[own & (codes >= 0)]
+            members = consensus == cluster
+            known = codes[members & (codes >= 0)]
             likely = np.bincount(known).argmax() if len(known) else codes.max() + 1 + cluster
-            guess[own & (codes == NO_IDEA)] = likely
+            guess[members & (codes == NO_IDEA)] = likely
         found.append(guess)
     return found
 
 
-def _largest(ideas: Sequence[Groups], complete: Mask, fewest: int) -> Iterator[Groups]:
-    """Objects of large classes, without missing labels, none twice: of the strictest idea of "equal" first, for
-    one object of another class spoils everything."""
-    classes: dict[bytes, Groups] = {}
-    for groups in ideas:
+def _largest(classes: Sequence[Groups], complete: Mask, fewest: int) -> Iterator[Groups]:
+    """The members of large classes that lack no label, no class twice. The strictest guess of "equal" comes first: one
+    object of another class makes the fit fail."""
+    found: dict[bytes, Groups] = {}
+    for groups in classes:
         sizes = np.bincount(groups[complete], minlength=1)
         for name in np.argsort(-sizes, kind="stable")[:_CLASSES]:
             if sizes[name] >= fewest:
-                own = np.flatnonzero((groups == name) & complete)
-                classes[own.tobytes()] = own
-    for own in list(classes.values())[:_CLASSES]:
-        yield own[:_MOST_OF_A_CLASS]
+                members = np.flatnonzero((groups == name) & complete)
+                found[members.tobytes()] = members
+    for members in list(found.values())[:_CLASSES]:
+        yield members[:_MOST_OF_A_CLASS]
 
 
-def _taken_apart(total: Reals, message: Reals, columns: int, rng: np.random.Generator) -> Reals | None:
-    """ln u (k, columns) of objects with equal labels, in any order; None if no beginning leads there."""
-    for _ in range(_BEGINNINGS):
+def _column_vectors(total: Reals, message: Reals, columns: int, rng: np.random.Generator) -> Reals | None:
+    """ln u (k, columns) of objects with equal labels, columns in any order; None if no initial value leads there."""
+    for _ in range(_INITIAL_VALUES):
         logs, residual = _least_squares(total, message, np.log(rng.exponential(size=(len(total), columns))))
         if residual < _SOLVED:
             centred: Reals = logs - logs.mean(axis=0)
@@ -142,18 +145,18 @@ def _taken_apart(total: Reals, message: Reals, columns: int, rng: np.random.Gene
     return None
 
 
-def _explained(message: Reals, logs: Reals) -> Reals:
-    """(k, n, vectors): what each vector adds to the total of an object with this message."""
+def _terms(message: Reals, logs: Reals) -> Reals:
+    """(k, n, vectors): the term that each vector adds to the total of an object with this message."""
     joint = message[:, :, None] * np.exp(logs)[:, None, :]
     phi: Reals = joint / joint.sum(axis=0)
     return phi
 
 
 def _least_squares(total: Reals, message: Reals, logs: Reals) -> tuple[Reals, float]:
-    """Levenberg and Marquardt, and the mean square of what is left."""
+    """The solution of Levenberg and Marquardt's method, and the mean square of its residuals."""
     (k, n), columns = total.shape, logs.shape[1]
     damping = 1e-2
-    phi = _explained(message, logs)
+    phi = _terms(message, logs)
     rest = phi.sum(axis=2) - total
     checked = np.inf
     for turn in range(_STEPS):
@@ -170,7 +173,7 @@ def _least_squares(total: Reals, message: Reals, logs: Reals) -> tuple[Reals, fl
         for _ in range(8):
             step = np.linalg.solve(square + damping * np.eye(len(square)), -gradient).reshape(logs.shape)
             moved = logs + np.clip(step, -2.0, 2.0)
-            reached = _explained(message, moved)
+            reached = _terms(message, moved)
             left = reached.sum(axis=2) - total
             if float(np.square(left).sum()) < before:
                 break
@@ -179,53 +182,54 @@ def _least_squares(total: Reals, message: Reals, logs: Reals) -> tuple[Reals, fl
             break
         logs, phi, rest, damping = moved, reached, left, max(damping / 4.0, 1e-16)
         after = float(np.square(rest).sum())
-        # Vectors are known far less well than totals: to the last bit that there is.
+        # Vectors are far less precise than totals, so the iteration goes on to the last bit.
         if after < _SOLVED * rest.size and after > 0.5 * before:
             break
     return logs, float(np.square(rest).mean())
 
 
 def _decoded(total: Reals, message: Reals, vectors: Reals) -> list[Groups]:
-    """Of each column the labels of some objects; an object without a label there is in a group of its own."""
-    tables = [vector[:, None] for vector in vectors.T]
-    rows = np.zeros((1, len(tables)), dtype=np.intp)
-    codes = np.full((total.shape[1], len(tables)), NOT_ASKED, dtype=np.intp)
+    """For each column the labels of some objects. Objects without a label in a column form one more group."""
+    log_betas = [vector[:, None] for vector in vectors.T]
+    rows = np.zeros((1, len(log_betas)), dtype=np.intp)
+    codes = np.full((total.shape[1], len(log_betas)), NOT_ASKED, dtype=np.intp)
     for _ in range(_ROUNDS):
         unknown = codes[:, 0] < 0
-        larger = _with_other_labels(total[:, unknown], message[:, unknown], tables, rows)
-        if sum(map(np.size, larger)) == sum(map(np.size, tables)):
+        larger = _with_other_labels(total[:, unknown], message[:, unknown], log_betas, rows)
+        if sum(map(np.size, larger)) == sum(map(np.size, log_betas)):
             break
-        tables = larger
+        log_betas = larger
         for i in np.flatnonzero(unknown[:_SAMPLE]):
-            codes[i] = _decode_one(total[:, i], message[:, i : i + 1], tables)
+            codes[i] = _decode_one(total[:, i], message[:, i : i + 1], log_betas)
         seen, counts = np.unique(codes[codes[:, 0] >= 0], axis=0, return_counts=True)
-        # A row with a missing label is of no use here: its last choice is none of the table.
-        whole = (seen < [table.shape[1] for table in tables]).all(axis=1)
-        rows = seen[whole][np.argsort(-counts[whole], kind="stable")][:_ROWS]
+        # Only rows without a missing label are used: a missing label has no vector.
+        complete = (seen < [log_beta.shape[1] for log_beta in log_betas]).all(axis=1)
+        rows = seen[complete][np.argsort(-counts[complete], kind="stable")][:_ROWS]
     return list(codes.T)
 
 
-def _with_other_labels(total: Reals, message: Reals, tables: Sequence[Reals], rows: Groups) -> list[Reals]:
-    """The tables (k, labels), and what several objects have in one column in place of any label that is known there."""
-    phi = [_explained(message, table) for table in tables]
+def _with_other_labels(total: Reals, message: Reals, log_betas: Sequence[Reals], rows: Groups) -> list[Reals]:
+    """ln beta (k, labels) of each column, extended by the vectors of further labels that several objects agree on."""
+    phi = [_terms(message, log_beta) for log_beta in log_betas]
     found = []
-    for c, table in enumerate(tables):
-        others = np.delete(np.arange(len(tables)), c)
+    for c, log_beta in enumerate(log_betas):
+        others = np.delete(np.arange(len(log_betas)), c)
         known = np.unique(rows[:, others], axis=0)
         rest = np.stack([total - sum(phi[o][:, :, r] for o, r in zip(others, row, strict=True)) for row in known], 1)
         at, owner = np.nonzero((rest > _SMALLEST_REST).all(axis=0))
         logs = np.log(rest[:, at, owner] / message[:, owner])
-        candidates = np.hstack([table, logs - logs.mean(axis=0)])
-        owners = np.concatenate([-1 - np.arange(table.shape[1]), owner])
+        candidates = np.hstack([log_beta, logs - logs.mean(axis=0)])
+        owners = np.concatenate([-1 - np.arange(log_beta.shape[1]), owner])
         groups = nearly_equal_rows(candidates.T, _SAME_VECTOR)
-        shared = {int(g) for g in np.flatnonzero(np.bincount(groups) > 1)} - set(groups[: table.shape[1]].tolist())
+        shared = {int(g) for g in np.flatnonzero(np.bincount(groups) > 1)} - set(groups[: log_beta.shape[1]].tolist())
         new = [candidates[:, groups == g].mean(axis=1) for g in sorted(shared) if len(set(owners[groups == g])) > 1]
-        found.append(np.column_stack([table, *new]))
+        found.append(np.column_stack([log_beta, *new]))
     return found
 
 
-def _decode_one(total: Reals, message: Reals, tables: Sequence[Reals]) -> Groups:
-    """An object's labels, a column's number of labels standing for none; NO_IDEA if nothing adds up to its total."""
-    options = [np.vstack([_explained(message, table)[:, 0].T, np.zeros((1, len(total)))]) for table in tables]
-    chosen = Meeting(options).find(total, _SAME_TOTAL)
-    return np.full(len(tables), NO_IDEA) if chosen is None else np.array(chosen)
+def _decode_one(total: Reals, message: Reals, log_betas: Sequence[Reals]) -> Groups:
+    """An object's labels; the number of a column's labels stands for a missing one. NO_IDEA if no choice gives the
+    total."""
+    options = [np.vstack([_terms(message, log_beta)[:, 0].T, np.zeros((1, len(total)))]) for log_beta in log_betas]
+    chosen = SumSearch(options).find(total, _SAME_TOTAL)
+    return np.full(len(log_betas), NO_IDEA) if chosen is None else np.array(chosen)

@@ -1,8 +1,9 @@
-"""Trajectory clustering: all that was ever seen of an object, cut into as many groups as a column has labels.
+"""Trajectories: clusters all that was seen of an object over all exchanges, into as many groups as a column has labels.
 
-The best that can be done without solving anything. Objects with similar labels move alike, whoever gave the labels, so
-this finds the consensus again. An adversary cannot tell which of several guesses is best, so each attack here commits
-to one: k-means of the whole trajectory. (The best of many, picked with the labels in hand, beats a baseline by luck.)
+This is the best attack that solves nothing. Objects with similar labels have similar trajectories, whichever site the
+labels come from, so that it finds the consensus again. An adversary cannot tell which of several guesses is best, so
+each attack here makes only one: k-means of the whole trajectory. (The best of many guesses, chosen by their scores,
+would beat the baseline by luck.)
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ def trajectories(view: CoordinatorView, questions: Sequence[Question]) -> Guesse
     return guesses
 
 
-def parts(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
-    """Cluster the holder's own words over all exchanges."""
+def clustered_parts(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
+    """Cluster the holder's words over all exchanges."""
     guesses: Guesses = {}
     for block, holder in {(question.block, question.holder) for question in questions}:
-        own = [decode(r.parts[holder], view.scale(r.stage, "objects")) for r in view.rounds(block)]
-        guesses |= _clustered(own, [q for q in questions if (q.block, q.holder) == (block, holder)])
+        parts = [decode(r.parts[holder], view.scale(r.stage, "objects")) for r in view.rounds(block)]
+        guesses |= _clustered(parts, [q for q in questions if (q.block, q.holder) == (block, holder)])
     return guesses
 
 
@@ -38,8 +39,8 @@ def site_trajectories(view: CuriousSiteView, questions: Sequence[Question]) -> G
     return _clustered(messages(view), questions)
 
 
-def residuals(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
-    """Cluster totals less the site's own part, over all exchanges: what all the others added."""
+def clustered_residuals(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
+    """Cluster totals minus the site's own part, over all exchanges."""
     return _clustered([seen.residual for seen in inferred_totals(view)], questions)
 
 
