@@ -112,7 +112,7 @@ class BC3ESteps(PosteriorCells):
             globals_["start_sd"] = np.where(follows, before["sd"], 1.0)
         return globals_
 
-    def start_table(self, drawn: Reals) -> Reals:
+    def start_beta(self, drawn: Reals) -> Reals:
         """Uniform, so that the first round reveals no cluster label; classes are told apart by the votes."""
         return np.full_like(drawn, 1.0 / max(drawn.shape[-1], 1))
 

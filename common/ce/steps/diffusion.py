@@ -54,7 +54,7 @@ class DiffusionSteps(Model):
     def start_globals(self, sizes: Sizes, before: State | None) -> State:
         return {"mean": np.zeros((1, self.k)), "sd": np.zeros((1, 1)), "kappa": np.zeros((1, 1))}
 
-    def start_table(self, drawn: Reals) -> Reals:
+    def start_beta(self, drawn: Reals) -> Reals:
         return np.zeros_like(drawn)
 
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:

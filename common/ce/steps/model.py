@@ -100,7 +100,7 @@ class Model(ABC):
     def start_globals(self, sizes: Sizes, before: State | None) -> State:
         """The first globals; `before` are those of the preceding stage, if there was one."""
 
-    def start_table(self, drawn: Reals) -> Reals:
+    def start_beta(self, drawn: Reals) -> Reals:
         """A column's first table, from a random one (starts, k, categories) whose rows are distributions."""
         return drawn
 

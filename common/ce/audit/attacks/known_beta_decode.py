@@ -44,7 +44,7 @@ def decode_starts(view: CoordinatorView, questions: Sequence[Question]) -> Guess
         first = view.rounds(block)[0]
         model = stage_of(view.model, first.stage)
         starts = view.public_starts or SeededStarts(view.seed)
-        betas = {c.index: model.start_table(starts.tables(c, model.n_starts, model.k)) for c in columns}
+        betas = {c.index: model.start_beta(starts.tables(c, model.n_starts, model.k)) for c in columns}
         scale = view.scale(first.stage, "objects")
         guesses |= _answers(questions, block, _decoded(model, scale, first.message, first.total, betas))
     return guesses

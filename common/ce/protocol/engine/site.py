@@ -285,7 +285,7 @@ class Site:
         self._tables = {}
         for column in self._cell_passes.clusterings:
             drawn = self._starts.tables(column, self._model.n_starts, self._model.k)
-            table = self._model.start_table(drawn)
+            table = self._model.start_beta(drawn)
             self._tables[column.index] = _Table(column, table, table, np.zeros(table.shape, dtype=np.int64))
 
     def _adopt_iteration(self, task: Task) -> None:
