@@ -26,13 +26,13 @@ from ce.steps.model import (
     State,
     bound_scales,
 )
-from ce.steps.tables import SmoothedTables
+from ce.steps.smoothed_beta import SmoothedBeta
 
-#: exp() of anything smaller is zero in double precision: it stands for ln 0 in sums, which must be finite.
+#: Stands for ln 0 in sums, which must be finite. exp() of a smaller number is zero in double precision.
 LOG_ZERO = -800.0
 
 
-class MixtureSteps(SmoothedTables):
+class MixtureSteps(SmoothedBeta):
     phases = 2
     broadcast = ("weights",)
     cell_terms = (LOG_ZERO, 0.0)

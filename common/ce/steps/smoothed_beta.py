@@ -1,4 +1,4 @@
-"""What the models of categorical labels share: smoothed tables, and for one-phase models their cell step."""
+"""What the models of categorical labels share: smoothed column parameters, and the cell step of one-phase models."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ce.ring import Reals, Scale, Words, decode
 from ce.steps.model import Model
 
 
-class SmoothedTables(Model):
-    """A column's table is a distribution per cluster, with a pseudo-count `smoothing` on every category."""
+class SmoothedBeta(Model):
+    """A column's beta is one distribution per cluster, with a pseudo-count `smoothing` on every category."""
 
     smoothing: float
 
     def column(self, sums: Words, scale: Scale) -> Reals:
-        """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c); with s = 0 an empty row stays zero: keep the old one.
+        """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c). With s = 0 a row without labels is zero: it is left unchanged.
 
-        The sum over categories is one of words: exact, so that the order of the categories does not matter.
+        The sum over categories adds words and so is exact: the order of the categories does not matter.
         """
         raised = decode(sums, scale) + self.smoothing
         total = (decode(sums.sum(axis=-1), scale) + self.smoothing * sums.shape[-1])[..., None]
@@ -27,7 +27,7 @@ class SmoothedTables(Model):
         return rows
 
     def columns(self, sums: Words, widths: Sequence[int], scale: Scale) -> Reals:
-        """The same numbers, entry by entry, in one go."""
+        """The same numbers as `column`, entry by entry, for all columns in one pass."""
         if 0 in widths:
             return super().columns(sums, widths, scale)
         sizes = np.array(widths)
@@ -45,7 +45,7 @@ class SmoothedTables(Model):
         return terms
 
 
-class PosteriorCells(SmoothedTables):
+class PosteriorCells(SmoothedBeta):
     """One-phase models: phi_ich ∝ message_ih beta_ch(x_ic), summed over columns and over objects in one pass."""
 
     phases = 1
