@@ -63,8 +63,8 @@ class DiffusionSteps(Model):
     def message(self, state: State) -> Reals:
         return state["votes"]
 
-    def object_sums(self, tables: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
-        return lookup_sums(tables, cells, n, scales["objects"])
+    def object_sums(self, betas: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
+        return lookup_sums(betas, cells, n, scales["objects"])
 
     def column_sums(self, message: Reals, cells: TileCells, scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])
@@ -73,8 +73,8 @@ class DiffusionSteps(Model):
         """Each category's votes as proportions over the classes."""
         return _proportions(decode(sums, scale), np.zeros((1, 1, 1)))
 
-    def prior(self, table: Reals) -> Reals:
-        return np.zeros_like(table)
+    def prior(self, beta: Reals) -> Reals:
+        return np.zeros_like(beta)
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         # In the first round all column parameters and sums are zero, and the votes stay as they are.

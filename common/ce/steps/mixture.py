@@ -67,8 +67,8 @@ class MixtureSteps(SmoothedBeta):
     def message(self, state: State) -> Reals:
         return state["responsibility"]
 
-    def object_sums(self, tables: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
-        return lookup_sums([log_or_floor(table) for table in tables], cells, n, scales["objects"])
+    def object_sums(self, betas: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
+        return lookup_sums([log_or_floor(beta) for beta in betas], cells, n, scales["objects"])
 
     def column_sums(self, message: Reals, cells: TileCells, scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])

@@ -115,11 +115,11 @@ class Model(ABC):
     def message(self, state: State) -> Reals:
         """(starts, k, n): all that a cell step needs to know about an object, and all that a site is sent about it."""
 
-    def cells(self, message: Reals, tables: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
+    def cells(self, message: Reals, betas: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
         """One-phase models: object sums, column sums and bound share of one tile."""
         raise TypeError(f"{type(self).__name__} is not a one-phase model")
 
-    def object_sums(self, tables: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
+    def object_sums(self, betas: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
         """Two-phase models, first pass over a tile: (starts, k, n)."""
         raise TypeError(f"{type(self).__name__} is not a two-phase model")
 
@@ -140,7 +140,7 @@ class Model(ABC):
         return np.concatenate(parts, axis=-1)
 
     @abstractmethod
-    def prior(self, table: Reals) -> Reals:
+    def prior(self, beta: Reals) -> Reals:
         """(starts, k, categories) the column's terms of the bound, one per entry of beta."""
 
     @abstractmethod

@@ -37,11 +37,11 @@ class SmoothedBeta(Model):
         rows: Reals = np.divide(raised, totals, out=np.zeros_like(raised), where=totals > 0)
         return rows
 
-    def prior(self, table: Reals) -> Reals:
+    def prior(self, beta: Reals) -> Reals:
         """s ln beta_h(r)."""
         if self.smoothing == 0.0:
-            return np.zeros_like(table)
-        terms: Reals = self.smoothing * np.log(table)
+            return np.zeros_like(beta)
+        terms: Reals = self.smoothing * np.log(beta)
         return terms
 
 
@@ -51,5 +51,5 @@ class PosteriorCells(SmoothedBeta):
     phases = 1
     normalised = True
 
-    def cells(self, message: Reals, tables: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
-        return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
+    def cells(self, message: Reals, betas: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
+        return posterior_sums(message, betas, cells, scales["objects"], scales["bound"])
