@@ -1,4 +1,4 @@
-"""ce fit: one consensus from one label file."""
+"""`ce fit`: the consensus of one label file."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def fit(labels: Path, out: Path | None, **given: Any) -> None:
     with progress_bar() as on_progress:
         result = simulate(job, tables, privacy="plain", on_progress=on_progress)
     for path in written:
-        own = result.sites["here"]
-        write_consensus(path, own.ids, own.labels, own.memberships, result.classes)
+        site = result.sites["here"]
+        write_consensus(path, site.ids, site.labels, site.memberships, result.classes)
     show(summary(result, Consensus.of(result, tables), truth), options.format_, written)
