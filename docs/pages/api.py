@@ -106,8 +106,8 @@ def _one_line(thing: Any) -> str:
 
 
 def _comments(thing: type[Any]) -> dict[str, str]:
-    """What stands beside the fields of a data class in its source."""
-    source = inspect.getsource(thing)
+    """The comments beside the fields of a data class in its source, and in that of its base classes."""
+    source = "\n".join(inspect.getsource(base) for base in thing.__mro__ if dataclasses.is_dataclass(base))
     found = {own.name: re.search(rf"(?m)^    {own.name}: .*?  # (.*)$", source) for own in dataclasses.fields(thing)}
     return {name: match.group(1) for name, match in found.items() if match}
 

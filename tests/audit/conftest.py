@@ -1,4 +1,4 @@
-"""Ensembles to attack, and ways to deal them out to sites."""
+"""Ensembles to attack, and ways to split them between sites."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.preprocessing import StandardScaler
 
 from ce import Job, LabelTable
+from ce.audit.adversary_views import CoordinatorView, CuriousSiteView
 from ce.audit.recording import Recording, record, secrets_of
-from ce.audit.truth import Truth
-from ce.audit.views import CoordinatorView, SiteView
+from ce.audit.scoring import Truth
 
 Labels = NDArray[np.int64]
 Tables = dict[str, LabelTable]
@@ -40,7 +40,7 @@ def digits(groups: list[int]) -> Labels:
 
 
 def noisy(seed: int, n: int, columns: int, k: int, labels: int, wrong: float, missing: float = 0.0) -> Labels:
-    """k groups, seen through columns that give a random label to some objects, and none to others."""
+    """Columns that follow k groups, except that they give some objects a random label, and others none."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, k, n)
     found = []
@@ -58,7 +58,7 @@ def ids(n: int) -> list[str]:
 
 
 def by_columns(labels: Labels, sites: int) -> Tables:
-    """Each site some of the columns, all of the objects."""
+    """Each site holds some of the columns, and all of the objects."""
     names = [f"c{j}" for j in range(labels.shape[1])]
     return {
         f"site{s}": LabelTable.from_arrays(labels[:, s::sites], ids=ids(len(labels)), columns=names[s::sites])
@@ -67,19 +67,19 @@ def by_columns(labels: Labels, sites: int) -> Tables:
 
 
 def by_rows(labels: Labels, sizes: list[int]) -> Tables:
-    """Each site some of the objects, all of the columns; the last one takes the rest."""
+    """Each site holds some of the objects, and all of the columns; the last site holds the rest."""
     names = [f"c{j}" for j in range(labels.shape[1])]
     ends = [*np.cumsum(sizes), len(labels)]
     tables, begin = {}, 0
     for s, end in enumerate(ends):
-        own = np.asarray(ids(len(labels)))[begin:end]
-        tables[f"site{s}"] = LabelTable.from_arrays(labels[begin:end], ids=own, columns=names)
+        some = np.asarray(ids(len(labels)))[begin:end]
+        tables[f"site{s}"] = LabelTable.from_arrays(labels[begin:end], ids=some, columns=names)
         begin = end
     return tables
 
 
 def by_cells(labels: Labels, sites: int) -> Tables:
-    """Every site lists every object and every column; each cell is with one of them."""
+    """Every site lists every object and every column; each label is held by one site."""
     owner = np.random.default_rng(0).integers(0, sites, labels.shape)
     names = [f"c{j}" for j in range(labels.shape[1])]
     return {
@@ -89,7 +89,7 @@ def by_cells(labels: Labels, sites: int) -> Tables:
 
 
 class Staged:
-    """A job that was run and recorded, and what the attacks on it are given."""
+    """A recorded job, and what attacks on it are given."""
 
     def __init__(self, tables: Tables, mode: str, **keys: object) -> None:
         self.tables = tables
@@ -103,9 +103,9 @@ class Staged:
     def record(self, mode: str) -> Recording:
         return record(self.job, self.tables, mode, self.secrets)
 
-    def site(self, name: str, block: int = 0) -> SiteView:
+    def site(self, name: str, block: int = 0) -> CuriousSiteView:
         plain = self.recording if self.recording.mode == "plain" else self.record("plain")
-        return SiteView.of(self.recording, plain, name, self.tables[name], block)
+        return CuriousSiteView.of(self.recording, plain, name, self.tables[name], block)
 
     def foreign(self, name: str) -> list:  # type: ignore[type-arg]
         return [question for question in self.questions if question.holder != name]
@@ -117,21 +117,21 @@ class Staged:
 
 @pytest.fixture(scope="session", name="staged")
 def _staged() -> Callable[..., Staged]:
-    """Records a job once for all tests that want the same one."""
-    kept: dict[tuple[object, ...], Staged] = {}
+    """Records a job once for all tests that need the same one."""
+    recorded: dict[tuple[object, ...], Staged] = {}
 
     def stage(tables: Tables, mode: str, **keys: object) -> Staged:
         key = (id(tables), mode, *sorted(keys.items()))
-        if key not in kept:
-            kept[key] = Staged(tables, mode, **keys)
-        return kept[key]
+        if key not in recorded:
+            recorded[key] = Staged(tables, mode, **keys)
+        return recorded[key]
 
     return stage
 
 
 @pytest.fixture(scope="session", name="ensembles")
 def _ensembles() -> dict[str, Tables]:
-    """Dealt out once: name -> tables."""
+    """Name -> the sites' label tables, made once for all tests."""
     single = noisy(1, 300, 5, 3, 3, 0.3)
     return {
         "five single columns": by_columns(single, 5),
@@ -140,8 +140,8 @@ def _ensembles() -> dict[str, Tables]:
         "two sites": by_columns(noisy(2, 200, 2, 3, 4, 0.3), 2),
         "cells": by_cells(noisy(3, 150, 5, 3, 4, 0.3, 0.1), 3),
         "rows": by_rows(noisy(4, 400, 5, 3, 4, 0.3, 0.1), [100, 100, 100]),
-        # As the default rules want it: three sites or more in every total, four foreign columns or more in a block's,
-        # and more labels than one exchange of five starts has dimensions.
+        # Layouts that satisfy the default rules: at least three sites in every total, at least four foreign columns in
+        # every block, and more labels than one exchange of five starts has dimensions.
         "wine, four sites": by_columns(wine([3, 4, 5] * 4), 4),
         "digits": by_columns(digits([10] * 8), 4),
         "noisy, four sites": by_columns(noisy(7, 220, 12, 3, 4, 0.25, 0.05), 4),

@@ -1,4 +1,4 @@
-"""Each attack succeeds where it should: an audit that cannot break what is open proves nothing about what is closed."""
+"""Each attack succeeds where it should. An attack that never succeeds would prove nothing where it fails."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ce.audit.crafting import Crafting, flat_messages, one_hot_messages, one_hot_rounds, read_flat, read_one_hot
-from ce.audit.decoding import decode_as_site, decode_shared, decode_starts
-from ce.audit.fitting import fit_as_site, fit_totals
-from ce.audit.histograms import others_histograms, shared_out, site_histograms
-from ce.audit.inverting import inferred_totals
-from ce.audit.peeling import label_rows
+from ce.audit.adversary_views import CoordinatorView, HolderView
+from ce.audit.attacks.crafted_messages import (
+    CraftedMessages,
+    flat_messages,
+    one_hot_messages,
+    one_hot_rounds,
+    read_flat,
+    read_one_hot,
+)
+from ce.audit.attacks.equal_rows import distinct_rows, distinct_totals, equality_classes, paper_rows, phi_inversion
+from ce.audit.attacks.histograms import others_histograms, proportional_histograms, site_histograms
+from ce.audit.attacks.known_beta_decode import decode_as_site, decode_shared, decode_starts
+from ce.audit.attacks.linear_unmix import unmix, unmix_as_site, unmix_parts
+from ce.audit.attacks.message_inversion import inferred_totals
+from ce.audit.attacks.nonlinear_fit import fit_as_site, fit_totals
+from ce.audit.attacks.peel_rows import label_rows
+from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
+from ce.audit.attacks.subtract_parts import distinct_residuals
 from ce.audit.recording import record
-from ce.audit.residuals import distinct_residuals
-from ce.audit.rosters import RosterView, differences, histogram_differences
-from ce.audit.rows import distinct_rows, distinct_totals, equality_classes, paper_rows, phi_inversion
-from ce.audit.truth import Truth, agreement, exact_share, row_share
-from ce.audit.unmixing import unmix, unmix_as_site, unmix_parts
-from ce.audit.views import CoordinatorView, HolderView
+from ce.audit.scoring import Truth, agreement, exact_share, row_share
 from ce.ring import decode
 
 Ensembles = dict[str, Any]
@@ -57,11 +64,11 @@ def test_totals_are_the_same_words_in_plain_and_masked(ensembles: Ensembles, sta
         assert not np.array_equal(one.parts["site0"], other.parts["site0"])
 
 
-def test_what_the_paper_sends_is_the_partition(ensembles: Ensembles, staged: Stage) -> None:
+def test_the_rows_of_the_papers_protocol_are_the_partition(ensembles: Ensembles, staged: Stage) -> None:
     job = staged(ensembles["five single columns"], "plain")
     for question in job.questions:
-        table = job.recording.final_tables[job.truth.name(question)]
-        assert job.truth.score(question, [paper_rows(table, job.truth.job_codes(question))]) == EXACT
+        beta = job.recording.final_beta[job.truth.name(question)]
+        assert job.truth.score(question, [paper_rows(beta, job.truth.job_codes(question))]) == EXACT
 
 
 @pytest.mark.parametrize("name", ["five single columns", "wine, five single columns"])
@@ -74,7 +81,7 @@ def test_objects_with_equal_label_rows_end_at_equal_totals(name: str, ensembles:
         assert best(job) == EXACT
         implied = [job.truth.baseline(question) for question in job.questions]
         assert (np.array(job.scores(distinct_totals(job.view, job.questions))) < implied).all()
-    # They begin at points of their own.
+    # Objects start at different points.
     assert best(staged(ensembles[name], "masked", max_iterations=1)) < 0.05
 
 
@@ -83,10 +90,10 @@ def test_one_sites_column_sums_are_its_histograms(ensembles: Ensembles, staged: 
     true = job.truth.histograms()
     assert len(true) == 20
     assert exact_share(true, site_histograms(job.view)) == 1.0
-    assert exact_share(true, shared_out(job.view)) < 0.2
+    assert exact_share(true, proportional_histograms(job.view)) < 0.2
     masked = staged(ensembles["rows"], "masked")
     assert exact_share(true, site_histograms(masked.view)) == 0.0
-    # A holder who subtracts its own has the sum of three others.
+    # A holder that subtracts its own histogram has the sum of the three others.
     assert exact_share(true, others_histograms(HolderView.of(job.recording, "site0"))) == 0.0
 
 
@@ -128,13 +135,13 @@ def test_the_home_decodes_shared_columns_of_a_shared_block(ensembles: Ensembles,
     assert job.scores(decode_shared(job.view, job.questions)) == [EXACT] * 15
 
 
-def test_so_does_a_site_that_holds_the_same_columns(ensembles: Ensembles, staged: Stage) -> None:
+def test_a_co_holder_decodes_shared_columns_of_a_shared_block(ensembles: Ensembles, staged: Stage) -> None:
     job = staged(ensembles["cells"], "masked")
     foreign = job.foreign("site1")
     assert job.scores(decode_as_site(job.site("site1"), foreign)) == [EXACT] * 10
 
 
-def test_messages_give_the_totals_back(ensembles: Ensembles, staged: Stage) -> None:
+def test_totals_follow_from_messages(ensembles: Ensembles, staged: Stage) -> None:
     job = staged(ensembles["five single columns"], "masked")
     view = job.site("site2")
     seen = {(round_.stage, round_.iteration): round_ for round_ in job.view.rounds(0)}
@@ -177,7 +184,7 @@ def test_crafted_messages_read_labels_from_column_sums(ensembles: Ensembles, sta
     asked = replace(job.job, max_iterations=rounds, tolerance=0.0)
     craft = partial(one_hot_messages, block=0)
     crafted = record(
-        asked, job.tables, "masked", job.secrets, wrap=lambda inner: Crafting(inner, craft), whole=rounds + 2
+        asked, job.tables, "masked", job.secrets, wrap=lambda inner: CraftedMessages(inner, craft), first=rounds + 2
     )
     guesses = read_one_hot(CoordinatorView.of(crafted, 0), job.questions)
     assert job.scores(guesses) == [EXACT] * 15
@@ -186,13 +193,14 @@ def test_crafted_messages_read_labels_from_column_sums(ensembles: Ensembles, sta
 def test_crafted_flat_messages_make_totals_linear(ensembles: Ensembles, staged: Stage) -> None:
     job = staged(ensembles["five single columns"], "masked")
     crafted = record(
-        job.job, job.tables, "masked", job.secrets, wrap=lambda inner: Crafting(inner, flat_messages), whole=9
+        job.job, job.tables, "masked", job.secrets, wrap=lambda inner: CraftedMessages(inner, flat_messages), first=9
     )
     assert job.scores(read_flat(CoordinatorView.of(crafted, 0), job.questions)) == [EXACT] * 5
 
 
 def test_linear_totals_unmix_to_every_column(ensembles: Ensembles, staged: Stage) -> None:
-    """Five sites, four foreign columns, secret starts and masked sums: why the rules count no column as hidden here."""
+    """Five sites, four foreign columns, secret starts, masked sums: this is why `min_foreign_columns` counts no column
+    for linear models."""
     job = staged(ensembles["five single columns"], "masked", model="mixture")
     assert job.scores(unmix(job.view, job.questions)) == [EXACT] * 5
     foreign = job.foreign("site0")
@@ -200,10 +208,10 @@ def test_linear_totals_unmix_to_every_column(ensembles: Ensembles, staged: Stage
 
 
 @pytest.mark.parametrize("name", ["five single columns", "wine, five single columns"])
-def test_equal_first_messages_make_totals_linear_and_messages_of_their_own_do_not(
+def test_equal_first_messages_make_totals_linear_and_different_ones_do_not(
     name: str, ensembles: Ensembles, staged: Stage
 ) -> None:
-    """Without a job key there are no pseudonyms to draw an object's beginning from."""
+    """Without a job key there are no pseudonyms, so that all objects start at the same point."""
     job = staged(ensembles[name], "masked")
     flat = record(replace(job.job, max_iterations=1), job.tables, "masked", None)
     truth = Truth(flat, job.tables)
@@ -215,8 +223,9 @@ def test_equal_first_messages_make_totals_linear_and_messages_of_their_own_do_no
     assert max(job.scores(unmix_as_site(job.site("site0"), job.foreign("site0")))) < 0.05
 
 
-def test_objects_with_equal_labels_give_all_tables_away(ensembles: Ensembles, staged: Stage) -> None:
-    """A finding: secret starts, masked sums, points of their own, all default rules kept, and every label is lost."""
+def test_objects_with_equal_labels_reveal_all_column_parameters(ensembles: Ensembles, staged: Stage) -> None:
+    """A finding: every label is recovered in spite of secret starts, masked sums, different starting points and
+    satisfied default rules."""
     job = staged(ensembles["five single columns"], "masked", max_iterations=30)
     assert job.scores(fit_totals(job.view, job.questions)) == [EXACT] * 5
     assert job.scores(fit_as_site(job.site("site0"), job.foreign("site0"))) == [EXACT] * 4

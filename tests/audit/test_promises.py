@@ -1,8 +1,8 @@
-"""What the modes promise: under the default rules nobody learns more than the result implies, and in blind the
+"""What the modes promise: under the default rules no party learns more than the result implies, and in blind the
 coordinator learns nothing. Equality classes, which soft results show anyway, are the exception.
 
-The promise is not kept where more objects have equal labels than there are columns: `fitting` finds all labels of
-columns there, and some on the wine data. That is tested too, so that whoever mends it is told.
+The promise does not hold where more objects have equal labels than there are columns: there `fitting` finds all labels
+of columns, and some on the wine data. These tests expect that, so that they fail when it is fixed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 
 from ce import Job
 from ce.audit import ATTACKS, audit
-from ce.audit.findings import INHERENT, LEAKS, MARGIN, NOTHING
-from ce.audit.playing import GUESSWORK
+from ce.audit.attack_plan import GUESSWORK
+from ce.audit.report import INHERENT, LEAKS, MARGIN, NOTHING
 
-#: An active coordinator and jobs that the rules forbid are no part of the promise.
+#: The promise does not cover an active coordinator and jobs that the rules forbid.
 PASSIVE = tuple(
     name
     for name in ATTACKS
@@ -31,7 +31,7 @@ BROKEN = {"wine, four sites": {"fitting"}}
 @pytest.mark.parametrize("name", [*COLUMNS, *ROWS])
 def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str, Any]) -> None:
     clusters = (COLUMNS | ROWS)[name]
-    # A job that has not converged publishes less than its totals know: 60 iterations are enough here, 20 are not.
+    # The totals of a job that has not converged say more than its result: 60 iterations are enough here, 20 are not.
     found = audit(Job(clusters=clusters, max_iterations=60), ensembles[name], modes=("masked",), attacks=PASSIVE)
     assert found.broken_rules == {}
     assert found.layout == ("column" if name in COLUMNS else "row")
@@ -41,9 +41,9 @@ def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str
     for finding in found.findings:
         if finding.verdict == INHERENT:
             continue
-        # On average over the columns nothing gains, fitting included. By column the promise holds for what solves
-        # something, fitting excepted; of many columns one may be closer to a guess than to the consensus by luck, by
-        # 0.10 at most where it was measured.
+        # On average over the columns no attack gains, not even fitting. By column the promise holds for attacks that
+        # solve something, except fitting. An attack that guesses may come closer to one column of many by luck: the
+        # largest gain that was measured is 0.10.
         assert finding.mean_gain <= MARGIN
         if not finding.leaks:
             assert finding.gain <= (0.12 if finding.attack in GUESSWORK else MARGIN)
@@ -51,7 +51,8 @@ def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str
 
 @pytest.mark.parametrize("name", ["five single columns", "many objects"])
 def test_equal_objects_in_numbers_are_reported_as_a_leak(name: str, ensembles: dict[str, Any]) -> None:
-    """No default rule is broken, and every label is lost: to the coordinator in masked, to every site in any mode."""
+    """No default rule is broken, and every label is recovered: by the coordinator in masked, by every site in any
+    mode."""
     job = Job(clusters=3, max_iterations=30)
     found = audit(job, ensembles[name], modes=("masked", "blind"), attacks=("fitting",))
     assert found.broken_rules == {}
@@ -63,7 +64,7 @@ def test_equal_objects_in_numbers_are_reported_as_a_leak(name: str, ensembles: d
 
 @pytest.mark.parametrize("name", ["five single columns", "wine, five single columns"])
 def test_five_sites_with_a_column_each_do_not_unmix(name: str, ensembles: dict[str, Any]) -> None:
-    """Fewer labels than one exchange has dimensions: with equal first messages all five columns were lost."""
+    """There are fewer labels than one exchange has dimensions: with equal first messages all columns would be found."""
     job = Job(clusters=3, max_iterations=3)
     found = audit(job, ensembles[name], modes=("masked", "blind"), attacks=("unmixing",))
     assert found.broken_rules == {}
@@ -73,7 +74,7 @@ def test_five_sites_with_a_column_each_do_not_unmix(name: str, ensembles: dict[s
     assert max(finding.recovered for finding in found.findings) < 0.05
 
 
-def test_models_with_linear_totals_are_kept_from_shared_objects_by_a_rule(ensembles: dict[str, Any]) -> None:
+def test_a_rule_excludes_shared_objects_from_models_with_linear_totals(ensembles: dict[str, Any]) -> None:
     job = Job(model="mixture", clusters=3, max_iterations=3)
     found = audit(job, ensembles["five single columns"], modes=("masked",), attacks=("unmixing",))
     assert found.broken_rules == {"block/0": ("min_foreign_columns",)}
@@ -84,8 +85,8 @@ def test_models_with_linear_totals_are_kept_from_shared_objects_by_a_rule(ensemb
     assert rows.broken_rules == {}
 
 
-def test_a_consensus_coarser_than_its_columns_shows_less_than_its_totals(ensembles: dict[str, Any]) -> None:
-    """A finding: totals of several starts tell finer groups apart than the few that the result has."""
+def test_totals_show_more_than_a_consensus_that_is_coarser_than_its_columns(ensembles: dict[str, Any]) -> None:
+    """A finding: totals of several starts separate finer groups than the few of the result."""
     found = audit(Job(clusters=5, max_iterations=60), ensembles["digits"], modes=("masked",), attacks=("trajectories",))
     assert found.broken_rules == {}
     assert found.findings[0].view == "coordinator"
@@ -93,22 +94,22 @@ def test_a_consensus_coarser_than_its_columns_shows_less_than_its_totals(ensembl
 
 
 @pytest.mark.parametrize("name", ["many objects", "noisy in rows, five sites"])
-def test_blind_words_tell_the_coordinator_nothing(name: str, ensembles: dict[str, Any]) -> None:
+def test_the_coordinator_learns_nothing_in_blind(name: str, ensembles: dict[str, Any]) -> None:
     found = audit(Job(clusters=3, max_iterations=4), ensembles[name], modes=("blind",))
-    mine = [finding for finding in found.findings if finding.view == "coordinator"]
-    assert len(mine) > (10 if found.layout == "column" else 2)
-    for finding in mine:
+    by_coordinator = [finding for finding in found.findings if finding.view == "coordinator"]
+    assert len(by_coordinator) > (10 if found.layout == "column" else 2)
+    for finding in by_coordinator:
         if finding.attack != "the paper's rows":
             assert abs(finding.recovered) <= 0.02, finding
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_blind_words_of_few_objects_agree_with_labels_by_chance_only(name: str, ensembles: dict[str, Any]) -> None:
+def test_in_blind_words_of_few_objects_agree_with_labels_by_chance_only(name: str, ensembles: dict[str, Any]) -> None:
     guesses = ("clustered parts", "trajectories", "phi inversion", "distinct totals", "two rosters")
     found = audit(Job(clusters=COLUMNS[name], max_iterations=60), ensembles[name], modes=("blind",), attacks=guesses)
-    mine = [finding for finding in found.findings if finding.view == "coordinator"]
-    assert len(mine) == len(guesses)
-    for finding in mine:
+    by_coordinator = [finding for finding in found.findings if finding.view == "coordinator"]
+    assert len(by_coordinator) == len(guesses)
+    for finding in by_coordinator:
         assert finding.mean_gain <= 0.02, finding
-        # The best of a dozen columns, and of 178 objects only: 0.032 was measured.
+        # The best of 12 columns with only 178 objects: 0.032 was measured.
         assert finding.recovered <= 0.04, finding

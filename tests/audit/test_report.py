@@ -1,4 +1,4 @@
-"""`ce.audit.audit` and `ce audit`: what comes out, in which form, and that it names no object and no label."""
+"""`ce.audit.audit` and `ce audit`: the report, its formats, and that it names no object and no label."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from ce import Job
 from ce.audit import ATTACKS, Audit, Finding, audit, example_job, example_tables
-from ce.audit.findings import ALLOWED, BY_LUCK, LEAKS, NOTHING, Score, verdict
 from ce.audit.html import page, summary
+from ce.audit.report import ALLOWED, BY_LUCK, LEAKS, NOTHING, Score, verdict
 from ce.cli.main import main
 from ce.errors import ConfigError, InputError
 
@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return left.value.code, out, err
 
 
-def test_findings_say_who_how_and_how_far(found: Audit) -> None:
+def test_findings_name_adversary_attack_and_recovery(found: Audit) -> None:
     assert found.layout == "column"
     assert found.objects == found.of_objects == 300
     by_key = {(f.view, f.attack, f.mode): f for f in found.findings}
@@ -44,13 +44,13 @@ def test_findings_say_who_how_and_how_far(found: Audit) -> None:
     assert by_key["coordinator", "distinct rows", "masked"].verdict == NOTHING
     assert by_key["coordinator", "unmixing", "masked"].verdict == "ruled out: min_foreign_columns"
     assert found.leaks == ()
-    # Of the sites the worst is shown.
+    # `worst` has the site that gained most, once per mode.
     assert len([f for f in found.worst() if f.adversary == "site"]) == 2
     assert len([f for f in found.findings if f.adversary == "site"]) == 10
 
 
 @pytest.mark.parametrize(
-    ("recovered", "baseline", "mean", "view", "mode", "said"),
+    ("recovered", "baseline", "mean", "view", "mode", "expected"),
     [
         (0.60, 0.58, 0.02, "coordinator", "masked", NOTHING),
         (0.70, 0.58, -0.02, "coordinator", "masked", BY_LUCK),
@@ -60,13 +60,13 @@ def test_findings_say_who_how_and_how_far(found: Audit) -> None:
         (1.00, 0.50, 0.50, "coordinator", "plain", ALLOWED),
     ],
 )
-def test_verdicts(recovered: float, baseline: float, mean: float, view: str, mode: str, said: str) -> None:
-    assert verdict(Score(recovered, baseline), mean, view, mode, None, ()) == said
-    if said == LEAKS:
+def test_verdicts(recovered: float, baseline: float, mean: float, view: str, mode: str, expected: str) -> None:
+    assert verdict(Score(recovered, baseline), mean, view, mode, None, ()) == expected
+    if expected == LEAKS:
         assert verdict(Score(recovered, baseline), mean, view, mode, None, ("min_sites",)) == "ruled out: min_sites"
 
 
-def test_a_layout_that_rules_refuse_is_called_so(ensembles: dict[str, Any]) -> None:
+def test_findings_in_a_layout_that_rules_refuse_are_ruled_out(ensembles: dict[str, Any]) -> None:
     job = Job(clusters=3, max_iterations=3)
     found = audit(job, ensembles["two sites"], modes=("masked",), attacks=("subtraction",))
     assert found.broken_rules["global"] == ("min_sites",)
@@ -89,7 +89,7 @@ def test_large_jobs_are_sampled(ensembles: dict[str, Any]) -> None:
     assert found.findings[0].recovered == 1.0
 
 
-def test_what_cannot_be_audited(ensembles: dict[str, Any]) -> None:
+def test_wrong_arguments_are_refused(ensembles: dict[str, Any]) -> None:
     job = Job(clusters=3)
     with pytest.raises(ConfigError, match="did you mean 'unmixing'"):
         audit(job, ensembles["cells"], attacks=("unmixin",))
@@ -99,7 +99,7 @@ def test_what_cannot_be_audited(ensembles: dict[str, Any]) -> None:
         audit(job, {"one": ensembles["cells"]["site0"]})
 
 
-def test_the_page_stands_alone(found: Audit) -> None:
+def test_the_page_is_self_contained(found: Audit) -> None:
     text = page(found)
     assert "<script" not in text
     assert not re.search(r"(?i)https?://|src=|@import|url\(", text)
@@ -125,9 +125,9 @@ def test_the_command_audits_files(capsys: pytest.CaptureFixture[str], tmp_path: 
     for site, table in example_tables().items():
         names = [column.name for column in table.columns]
         rows = ["".join(["id", *(f",{name}" for name in names)])]
-        for i, own in enumerate(table.ids):
+        for i, object_id in enumerate(table.ids):
             codes = [column.likeliest[i] for column in table.columns]
-            rows.append(",".join([own, *("" if c < 0 else str(c) for c in codes)]))
+            rows.append(",".join([object_id, *("" if c < 0 else str(c) for c in codes)]))
         (tmp_path / f"{site}.csv").write_text("\n".join(rows))
     files = [str(tmp_path / f"{site}.csv") for site in example_job().sites]
     html = tmp_path / "new" / "audit.html"
@@ -161,7 +161,7 @@ def test_the_command_has_an_example_and_splits_files(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "sentence"),
     [
         (("--attack", "magic"), "unknown attack"),
         (("--split", "columns:3"), "takes one file"),
@@ -170,10 +170,10 @@ def test_the_command_has_an_example_and_splits_files(capsys: pytest.CaptureFixtu
         (("--truth", "x.csv"), "No such option"),
     ],
 )
-def test_wrong_use_is_said(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_an_error(arguments: tuple[str, ...], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *arguments)
     assert code == 2
-    assert says in err
+    assert sentence in err
 
 
 def test_help_has_examples_and_the_attacks_have_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from ce.cli.check import Checks, check_writable
+from ce.cli.preflight import Checks, check_writable
 from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
 from ce.errors import ConfigError, InputError

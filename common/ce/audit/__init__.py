@@ -1,16 +1,17 @@
-"""Audit a job: what its messages tell about labels, to the coordinator and to a curious site.
+"""Audit a job: what its messages reveal about labels to the coordinator and to a curious site.
 
-    audit(job, tables)            run it in every privacy mode, play all attacks, score them
-    Audit, Finding                what comes out
+    audit(job, tables)            run the job in every privacy mode, play all attacks, score their guesses
+    Audit, Finding                the report
     ATTACKS                       names of the attacks
-    example_job, example_tables   something to try it on
+    example_job, example_tables   a job and labels to try it on
 
-Attacks see views (`ce.audit.views`) and never labels; only the referee (`ce.audit.truth`) reads those.
+Attacks see what an adversary sees (`ce.audit.adversary_views`) and never labels of other sites. Only `ce.audit.scoring`
+reads those.
 """
 
-from ce.audit.auditing import audit
+from ce.audit.attack_plan import ATTACKS
 from ce.audit.example import example_job, example_tables
-from ce.audit.findings import Audit, Finding
-from ce.audit.playing import ATTACKS
+from ce.audit.report import Audit, Finding
+from ce.audit.run import audit
 
 __all__ = ["ATTACKS", "Audit", "Finding", "audit", "example_job", "example_tables"]

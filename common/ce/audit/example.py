@@ -1,34 +1,35 @@
-"""Labels to audit when there are none at hand: always the same, and like those of the examples folder.
+"""Labels to audit where no label files are given: always the same ones, similar to those of the examples folder.
 
-Four organisations know customers that fall into four groups. 240 customers are known to all four; each has 60 more of
-its own. Each ran three clusterings of its own over all its customers, and two clusterings of an industry model, which
-all share, over its own 60. A clustering gives a customer the label of its group, under a numbering of its own, except
-for one customer in four, who gets a random label; one cell in twenty is missing.
+Four organisations have customers that fall into four groups. 240 customers are known to all four, and each organisation
+has 60 more that no other knows. Each made three clusterings of all its customers. Two clusterings of an industry model,
+which all organisations have, cover only the 60 customers that an organisation has alone. A clustering gives a customer
+the label of its group, numbered in its own way; one customer in four gets a random label, and one label in twenty is
+missing.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ce.audit.grouping import Groups
+from ce.audit.partitions import Groups
 from ce.job import Job
 from ce.labels import LabelTable
 
 SITES = ("east", "north", "south", "west")
 GROUPS = 4
-SHARED, OWN = 240, 60
+SHARED, PRIVATE = 240, 60
 WRONG, MISSING = 0.25, 0.05
 
 
 def example_tables(seed: int = 20) -> dict[str, LabelTable]:
     rng = np.random.default_rng(seed)
-    truth = rng.integers(0, GROUPS, SHARED + OWN * len(SITES))
+    truth = rng.integers(0, GROUPS, SHARED + PRIVATE * len(SITES))
     ids = np.array([f"K{number}" for number in rng.choice(np.arange(10000, 99999), len(truth), replace=False)])
     industry = [_clustering(truth, rng) for _ in range(2)]
     tables = {}
     for s, site in enumerate(SITES):
-        own = np.arange(SHARED + s * OWN, SHARED + (s + 1) * OWN)
-        objects = rng.permutation(np.concatenate([np.arange(SHARED), own]))
+        private = np.arange(SHARED + s * PRIVATE, SHARED + (s + 1) * PRIVATE)
+        objects = rng.permutation(np.concatenate([np.arange(SHARED), private]))
         columns = {f"{site}_{j + 1}": _clustering(truth[objects], rng) for j in range(3)}
         for j, labels in enumerate(industry):
             columns[f"industry_{j + 1}"] = np.where(objects < SHARED, -1, labels[objects])

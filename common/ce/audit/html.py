@@ -1,12 +1,12 @@
-"""The audit as one HTML page that needs nothing else: no script, no network."""
+"""The audit as one self-contained HTML page: no script, nothing loaded from the network."""
 
 from __future__ import annotations
 
 from html import escape
 from pathlib import Path
 
-from ce.audit.findings import MARGIN, Audit, Finding
 from ce.audit.plots import bars, kind
+from ce.audit.report import MARGIN, Audit, Finding
 from ce.errors import InputError
 
 _STYLE = """
@@ -28,8 +28,8 @@ svg .leak { fill: var(--leak); } svg .known { fill: var(--known); } svg .quiet {
 """
 
 _LEGEND = """Bars: what the attack recovered. Mark: what the published consensus implies anyway. Red: more than mode
-and rules promise. Yellow: known, and kept out by a rule, allowed by the mode, or out of its promise. Blue: no more than
-the result."""
+and rules promise. Yellow: a known success that a rule prevents, that the mode allows, or that it does not promise to
+prevent. Blue: no more than the result."""
 
 
 def page(audit: Audit) -> str:
@@ -45,9 +45,9 @@ def page(audit: Audit) -> str:
         *(f"<p>{escape(line)}</p>" for line in summary(audit)),
         f"<p>{_LEGEND}</p>",
     ]
-    shown = audit.worst()
+    worst = audit.worst()
     for mode in audit.modes:
-        found = [finding for finding in shown if finding.mode == mode]
+        found = [finding for finding in worst if finding.mode == mode]
         if found:
             parts += [f"<h2>{escape(mode)}</h2>", bars(found), _table(found)]
     return "\n".join([*parts, "</body></html>", ""])
@@ -63,14 +63,14 @@ def write_page(path: Path, audit: Audit) -> None:
 
 
 def summary(audit: Audit) -> list[str]:
-    """The sentences to remember."""
-    return [_verdict(audit), *(f"Not played, and known to work on such a job: {name}." for name in audit.not_played)]
+    """The conclusion in a few sentences."""
+    return [_verdict(audit), *(f"Not played, but known to work on such a job: {name}." for name in audit.not_played)]
 
 
 def _verdict(audit: Audit) -> str:
     leaks = audit.leaks
     if not leaks:
-        return f"Where mode and rules promise it, no attack found more than the result implies (by {MARGIN:g})."
+        return f"Where mode and rules promise it, no attack found more than the result implies (margin {MARGIN:g})."
     worst = max(leaks, key=lambda finding: finding.gain)
     return (
         f"{len(leaks)} findings go beyond what mode and rules promise; the worst: {worst.view}, {worst.attack}, "
@@ -80,11 +80,11 @@ def _verdict(audit: Audit) -> str:
 
 def _facts(audit: Audit) -> str:
     job = audit.job
-    looked = f"{audit.objects:,} objects"
+    objects = f"{audit.objects:,} objects"
     if audit.objects < audit.of_objects:
-        looked = f"{audit.objects:,} of {audit.of_objects:,} objects, at random"
+        objects = f"{audit.objects:,} of {audit.of_objects:,} objects, drawn at random"
     groups = f"{job.clusters} clusters" if job.clusters else "classes"
-    return f"{job.model}, {groups}, {job.restarts} starts; {len(audit.sites)} sites, layout {audit.layout}; {looked}."
+    return f"{job.model}, {groups}, {job.restarts} starts; {len(audit.sites)} sites, layout {audit.layout}; {objects}."
 
 
 def _table(findings: list[Finding]) -> str:

@@ -1,17 +1,17 @@
-"""Plots of an audit as SVG text: one bar per attack, and a mark where the published result stands."""
+"""Plots of an audit as SVG text: one bar per attack, and a mark at the baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
 
-from ce.audit.findings import BY_LUCK, LEAKS, NOTHING, Finding
+from ce.audit.report import BY_LUCK, LEAKS, NOTHING, Finding
 
 _ROW, _LABEL, _SCALE, _RIGHT, _TOP = 22, 300, 420, 60, 26
 
 
 def bars(findings: Sequence[Finding]) -> str:
-    """How far each attack came, from 0 to 1; the vertical mark is the baseline."""
+    """How much each attack recovered, from 0 to 1; the vertical mark is the baseline."""
     height = _TOP + _ROW * len(findings) + 8
     width = _LABEL + _SCALE + _RIGHT
     parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="recovered against baseline">']
@@ -25,7 +25,7 @@ def bars(findings: Sequence[Finding]) -> str:
 
 
 def kind(finding: Finding) -> str:
-    """The class of a finding's colour."""
+    """The CSS class that gives a finding its colour."""
     if finding.verdict == LEAKS:
         return "leak"
     return "quiet" if finding.verdict in (NOTHING, BY_LUCK) else "known"

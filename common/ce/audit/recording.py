@@ -1,8 +1,8 @@
-"""Run a job on one machine and keep what travelled: every task and every answer, as they cross between sites and home.
+"""Run a job on one machine and record its traffic: every task and every answer between the sites and the home.
 
-A `Recording` belongs to the audit alone: it knows who holds which row, so that guesses can be scored. Adversaries are
-shown parts of it, see `ce.audit.views`. Large jobs are thinned out: early rounds, where most is to be learnt, and the
-last ones are kept, of those between some.
+A `Recording` belongs to the audit alone: it knows who holds which row, so that guesses can be scored. An adversary is
+given parts of it, see `ce.audit.adversary_views`. Of large jobs only some exchanges are recorded: the first ones, which
+tell most, the last ones, and a few of those between.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ce.protocol.local_run import TransportTo, run
 from ce.protocol.messages.steps import Step
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.messages.transport import Transport
-from ce.protocol.topology.enrolment import enrolment, with_tokens
+from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.site_view import TopologyColumn
 from ce.protocol.topology.topology import Rows, Topology, align
 from ce.ring import Reals, Words
 from ce.steps.model import Model
 from ce.transport.in_process import InProcess
 
-#: The first exchanges are kept; of the later ones two in so many.
-_WHOLE = 12
+#: All of the first exchanges are recorded, and of the later ones two in every `_EVERY`.
+_FIRST = 12
 _EVERY = 8
 
 Handlers = Mapping[str, Callable[[Task], Answer]]
@@ -40,7 +40,7 @@ Handlers = Mapping[str, Callable[[Task], Answer]]
 
 @dataclass(frozen=True)
 class Exchange:
-    """One round, as whoever stands in the middle saw it."""
+    """One round as the coordinator saw it: the task to each site, and each site's answer."""
 
     tasks: Mapping[str, Task] = field(repr=False)
     answers: Mapping[str, Answer] = field(repr=False)
@@ -60,14 +60,14 @@ class Exchange:
         return {site: words.astype(np.int64, copy=False) for site, words in found.items() if words is not None}
 
     def total(self, name: str) -> Words | None:
-        """What the words of all sites add up to, modulo 2^64; None if nobody sent the array."""
+        """The sum of all sites' words, modulo 2^64; None if no site sent the array."""
         total: Words | None = None
         for words in self.parts(name).values():
             total = words.copy() if total is None else total + words
         return total
 
-    def told(self, name: str) -> Reals | None:
-        """A real array that went down, the same to everybody whom it concerns; None in `blind`, or if it did not."""
+    def sent(self, name: str) -> Reals | None:
+        """An array of real numbers that sites were sent, the same to each; None if none was, as always in `blind`."""
         for task in self.tasks.values():
             array = task.arrays.get(name)
             if array is not None and array.dtype == np.float64:
@@ -76,12 +76,12 @@ class Exchange:
 
 
 class Recorder:
-    """A transport that keeps what it carries."""
+    """A transport that records what it carries: all of the first exchanges, and a few of the later ones."""
 
-    def __init__(self, inner: Transport, whole: int) -> None:
+    def __init__(self, inner: Transport, first: int) -> None:
         self._inner = inner
-        self._whole = whole
-        self._kept: list[Exchange] = []
+        self._first = first
+        self._recorded: list[Exchange] = []
         self._count = 0
         self.bytes_sent = 0
 
@@ -95,7 +95,7 @@ class Recorder:
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        return tuple(self._kept)
+        return tuple(self._recorded)
 
     def exchange(self, tasks: Mapping[str, Task]) -> Iterator[tuple[str, Answer]]:
         answers: dict[str, Answer] = {}
@@ -104,20 +104,24 @@ class Recorder:
             yield site, answer
         self.bytes_sent = self._inner.bytes_sent
         new = Exchange(dict(tasks), answers)
-        if self._kept and self._may_go(self._kept[-1], new):
-            self._kept.pop()
-        self._kept.append(new)
+        if self._recorded and self._can_drop(self._recorded[-1], new):
+            self._recorded.pop()
+        self._recorded.append(new)
         self._count += 1
 
-    def _may_go(self, last: Exchange, new: Exchange) -> bool:
-        """Pairs of exchanges stay, since a task answers what went up before, and the last one of every start."""
+    def _can_drop(self, last: Exchange, new: Exchange) -> bool:
+        """Whether the recording can do without the last exchange, now that there is a new one.
+
+        Recorded exchanges come in pairs, because a task follows from the answers before it. The last exchange of every
+        start is always recorded.
+        """
         routine = last.step == new.step and last.step in ("sums", "objects") and last.task.starts == new.task.starts
-        return routine and self._count > self._whole and (self._count - 1) % _EVERY >= 2
+        return routine and self._count > self._first and (self._count - 1) % _EVERY >= 2
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A finished job with all that travelled, and with what only the audit may know."""
+    """A finished job: its traffic, and what only the audit may know."""
 
     mode: str
     model: Model
@@ -127,22 +131,22 @@ class Recording:
     starts: Mapping[str, Starts] = field(repr=False)
     rows: Mapping[str, Mapping[int, Rows]] = field(repr=False)  # of each site's table, by block
     memberships: Mapping[str, Reals] = field(repr=False)  # (objects of the site's table, k)
-    final_tables: Mapping[str, Reals] = field(repr=False)  # (k, categories) by column name
+    final_beta: Mapping[str, Reals] = field(repr=False)  # (k, categories) by column name
     job_key: bytes | None = field(repr=False)
 
     def published(self, block: int) -> Reals:
-        """(n, k) the consensus of a block's objects: what the job tells its members anyway."""
+        """(n, k) the consensus of a block's objects, which is the result that its members get."""
         site = self.topology.blocks[block].members[0]
         return self.memberships[site][self.rows[site][block]]
 
     def coded(self, site: str, column: TopologyColumn, table: LabelTable) -> NDArray[np.int32]:
         """A site's labels of a clustering, counted in the job's categories, which may be tokens."""
-        own = (table if self.job_key is None else with_tokens(table, self.job_key)).column(column.name)
-        return own.recode(column.categories).likeliest
+        labels = (table if self.job_key is None else with_tokens(table, self.job_key)).column(column.name)
+        return labels.recode(column.categories).likeliest
 
 
 def secrets_of(job: Job, sites: Mapping[str, Any]) -> dict[str, bytes]:
-    """A secret per site, made from the seed, so that an audit can be repeated. Daemons draw theirs at random."""
+    """A secret per site, derived from the seed so that an audit can be repeated. Daemons draw theirs at random."""
     return {site: hashlib.sha256(f"ce audit {job.seed} {site}".encode()).digest() for site in sites}
 
 
@@ -153,12 +157,12 @@ def record(
     secrets: Mapping[str, bytes] | None,
     *,
     wrap: Callable[[Transport], Transport] | None = None,
-    whole: int = _WHOLE,
+    first: int = _FIRST,
 ) -> Recording:
-    """Run `job` in this mode. Without `secrets` the starts are public, from the seed, as no job of daemons has them.
+    """Run `job` in this mode. Without `secrets` the starts are public: they follow from the seed, unlike at daemons.
 
-    `wrap` stands between recorder and sites: an active adversary, who changes tasks on their way. The first `whole`
-    exchanges are kept, and some of the later ones.
+    `wrap` puts a transport between recorder and sites: an active adversary that changes tasks on their way. The `first`
+    exchanges are all recorded, and of the later ones a few.
     """
     model, classes = model_of(job, list(tables.values()))
     key: bytes | None = None
@@ -168,13 +172,13 @@ def record(
     else:
         key = job_key(secrets[min(tables)], job.name)
         starts = {site: SecretStarts.of(secrets[site], key, job.name) for site in tables}
-    enrolments = {site: enrolment(table, model.uses_votes, key) for site, table in tables.items()}
+    enrolments = {site: enrol(table, model.uses_votes, key) for site, table in tables.items()}
     topology, rows = align(enrolments)
     recorders: list[Recorder] = []
 
     def transport_to(handlers: Handlers) -> Recorder:
         inner: Transport = InProcess(handlers)
-        recorders.append(Recorder(inner if wrap is None else wrap(inner), whole))
+        recorders.append(Recorder(inner if wrap is None else wrap(inner), first))
         return recorders[0]
 
     factory: TransportTo = transport_to
@@ -188,6 +192,6 @@ def record(
         starts=starts,
         rows=rows,
         memberships={site: result.sites[site].memberships() for site in tables},
-        final_tables=result.beta(),
+        final_beta=result.beta(),
         job_key=key,
     )

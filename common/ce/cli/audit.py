@@ -1,4 +1,4 @@
-"""ce audit: what a job's messages would tell about labels, tried out by playing the attacks."""
+"""`ce audit`: play attacks on a job, and show what its messages reveal about labels."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
 from ce.splits import split as split_table
 
-# What an audit takes to run is loaded when one does: other commands, and every completion, are faster for it.
+# The attacks and their libraries are imported only when an audit runs, so that other commands start faster.
 if TYPE_CHECKING:
     from ce.audit import Audit
 
-#: Measures that are no adjusted Rand index.
+#: What a number is a share of, by measure; an adjusted Rand index is no share.
 _OF = {"ari": "", "histograms": " of counts", "rows": " of rows"}
 
 
@@ -54,9 +54,9 @@ def audit(
 ) -> None:
     """Play attacks on a job's messages and show what they recover of the labels.
 
-    One file per site, or one file split; without any, an example of four organisations. Nothing leaves this machine.
-    Each line names who attacks, how, in which mode, how much of a column it recovers (adjusted Rand index: 0 nothing,
-    1 every object) and how much of it the published consensus implies anyway.
+    Give one file per site, or one file and --split; without files, an example of four organisations is audited. Nothing
+    leaves this machine. Each line names the adversary, the attack, the mode, how much of a column the attack recovers
+    (adjusted Rand index: 0 nothing, 1 every object) and how much of it the published consensus implies anyway.
 
     \b
     Examples:
@@ -70,12 +70,12 @@ def audit(
     from ce.audit.html import write_page
 
     options = Options(truth=None, **given)
-    job, tables = _what(files, split, options)
+    job, tables = _job_and_tables(files, split, options)
     if html is not None:
         _check_page(html, files)
     try:
-        with _progress() as say:
-            found = audit_job(job, tables, modes=modes or PRIVACY, attacks=attacks or None, on_progress=say)
+        with _progress() as show:
+            found = audit_job(job, tables, modes=modes or PRIVACY, attacks=attacks or None, on_progress=show)
     except ConfigError as error:  # an attack's name
         raise click.UsageError(str(error)) from error
     if html is not None:
@@ -88,12 +88,12 @@ def audit(
         click.echo(f"wrote {html}")
 
 
-# An audit scores attacks against the sites' own labels: no truth is needed.
+# An audit scores attacks against the sites' labels, so that it needs no --truth.
 audit.params = [parameter for parameter in audit.params if parameter.name != "truth"]
 
 
-def _what(files: tuple[Path, ...], split: str | None, options: Options) -> tuple[Job, dict[str, LabelTable]]:
-    """The job and each site's labels."""
+def _job_and_tables(files: tuple[Path, ...], split: str | None, options: Options) -> tuple[Job, dict[str, LabelTable]]:
+    """The job to audit, and each site's label table."""
     from ce.audit.example import GROUPS, example_tables
 
     if split is not None and not re.fullmatch(r"(rows|columns|blocks):[1-9][0-9]{0,8}", split):
@@ -113,21 +113,21 @@ def _what(files: tuple[Path, ...], split: str | None, options: Options) -> tuple
     else:
         raise click.UsageError("--split takes one file; without it each file is a site")
     if len(tables) < 2:
-        raise click.UsageError("one site tells nobody anything: give a file per site, or --split")
+        raise click.UsageError("an audit needs at least two sites: give a file per site, or --split")
     return options.job("audit", tuple(tables)), tables
 
 
 def _check_page(path: Path, inputs: tuple[Path, ...]) -> None:
-    """Refuse, before anything is computed, what cannot be written or would be overwritten."""
+    """Raise InputError, before anything is computed, if the page cannot be written or is one of the input files."""
     if not path.name or (path.exists() and not path.is_file()):
-        raise InputError(f"{path}: cannot be written: not a file")
-    if path.exists() and any(own.exists() and path.samefile(own) for own in inputs):
+        raise InputError(f"{path}: cannot be written: not a file: choose another --html")
+    if path.exists() and any(read.exists() and path.samefile(read) for read in inputs):
         raise InputError(f"{path}: would overwrite a file that is read: choose another --html")
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None] | None]:
-    """What is being done, on a terminal; nothing elsewhere."""
+    """A line that says what is being done if standard error is a terminal; otherwise nothing."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -153,9 +153,9 @@ def _show(found: Audit) -> None:
     show_table(table)
     click.echo()
     if found.objects < found.of_objects:
-        click.echo(f"looked at {found.objects:,} of {found.of_objects:,} objects, at random")
+        click.echo(f"attacked {found.objects:,} of {found.of_objects:,} objects, drawn at random")
     broken = sorted({rule for rules in found.broken_rules.values() for rule in rules})
     if broken:
-        click.echo(f"sites with the default policy would leave out part of this job, or refuse it: {', '.join(broken)}")
+        click.echo(f"sites with the default policy would exclude part of this job, or refuse it: {', '.join(broken)}")
     for line in summary(found):
         click.echo(line)

@@ -1,4 +1,4 @@
-"""ce capacity: what a job of a given size would take."""
+"""`ce capacity`: what a job of a given size would take."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _count(name: str, help_: str, default: int | None = None, smallest: int = 1)
 @click.command(short_help="What a job of a given size would take: bytes, memory, disk.")
 @_count("--sites", "Sites.")
 @_count("--objects", "Objects at each site.")
-@_count("--shared", "Of these, objects that the other sites hold, too.", 0, 0)
+@_count("--shared", "Objects among these that all other sites hold, too.", 0, 0)
 @_count("--columns", "Columns at each site.")
-@_count("--shared-columns", "Of these, columns that the other sites have, too.", 0, 0)
+@_count("--shared-columns", "Columns among these that all other sites hold, too.", 0, 0)
 @_count("--categories", "Categories of each column.")
 @_count("--clusters", "Consensus clusters, or classes.")
 @_count("--restarts", "Starts.", 5)
@@ -45,7 +45,7 @@ def _count(name: str, help_: str, default: int | None = None, smallest: int = 1)
 def capacity(format_: str, restarts: int, **given: Any) -> None:
     """What a job of a given size would take, at most: bytes on the wire, memory and disk.
 
-    Sites are taken to be alike. The formulas, and how far they can be trusted, are in docs/capacity.md.
+    All sites are assumed to be of the same size. docs/capacity.md has the formulas, and how accurate they are.
 
     \b
     Examples:
@@ -66,9 +66,9 @@ def capacity(format_: str, restarts: int, **given: Any) -> None:
         "ledger at a site": formulas.ledger_bytes(job),
     }
     if format_ == "json":
-        click.echo(json.dumps({name.replace(", ", " ").replace(" ", "_"): round(own) for name, own in facts.items()}))
+        click.echo(json.dumps({name.replace(", ", " ").replace(" ", "_"): round(fact) for name, fact in facts.items()}))
         return
     table = fact_table()
-    for name, own in facts.items():
-        table.add_row(name, f"{own:,}" if name == "exchanges" else readable(own))
+    for name, fact in facts.items():
+        table.add_row(name, f"{fact:,}" if name == "exchanges" else readable(fact))
     show_table(table)

@@ -1,4 +1,4 @@
-"""Where a daemon's commands find their configuration: `--config`, a file or the directory that `init` made."""
+"""The option `--config` of the daemons' commands: a configuration file, or the directory that `init` made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def config_option(file_name: str, variable: str) -> Callable[[Command], Command]:
-    """The option `--config`, also given by an environment variable."""
+    """The option `--config`, which can also be given by an environment variable."""
     return click.option(
         "--config",
         type=click.Path(path_type=Path),
@@ -27,7 +27,7 @@ def config_option(file_name: str, variable: str) -> Callable[[Command], Command]
 
 
 def read_from(path: Path, file_name: str, init: str, read: Callable[[Path], Settings]) -> Settings:
-    """The settings in `path`; where there are none, `init` is the command that makes them."""
+    """The settings in `path`. Raises ConfigError if there is no file; `init` is the command that makes it."""
     path = path / file_name if path.is_dir() else path
     if not path.exists():
         raise ConfigError(f"{path}: there is no configuration: run `{init}` once, then give --config DIR")

@@ -1,4 +1,4 @@
-"""How every command of ce begins and ends: exit codes, completion, and the one place where errors become sentences."""
+"""Entry and exit of every command line of ce: help, exit codes, completion, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Exit codes:
 """
 
 
-#: Commands behave alike: -h is --help, and help is as wide as it takes to say what each command does.
+#: Settings of all groups of commands: -h is --help, and help is up to 100 characters wide.
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class Commands(click.Group):
-    """A group whose help lists the commands in the order in which they are needed, under headings."""
+    """A group of commands whose help lists them under headings, in the order in which they were added."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -64,13 +64,13 @@ class Commands(click.Group):
 
 
 def log_level_option(command: Command) -> Command:
-    """--log-level of a whole command line. The daemons' own commands have one of their own, see `daemon_level`."""
+    """--log-level of a whole command line. Commands that run a daemon have another one, see `daemon_level`."""
     return click.option(
         "--log-level",
         type=click.Choice(LEVELS),
         default="warning",
         show_default=True,
-        help="How much commands log; debug also shows where an unexpected error arose.",
+        help="How much commands log; debug also prints the traceback of an unexpected error.",
     )(command)
 
 
@@ -86,15 +86,15 @@ def daemon_options(command: Command) -> Command:
     return level(format_(command))
 
 
-def daemon_level(own: str | None, configured: str) -> str:
-    """What a daemon logs: as its own --log-level says, else the one before the command, else its configuration."""
+def daemon_level(of_command: str | None, configured: str) -> str:
+    """A daemon's log level: from --log-level after the command, else before it, else from the configuration."""
     root = click.get_current_context().find_root()
     given = root.get_parameter_source("log_level") is ParameterSource.COMMANDLINE
-    return own or (str(root.params["log_level"]) if given else configured)
+    return of_command or (str(root.params["log_level"]) if given else configured)
 
 
 def add_completion(group: click.Group, name: str) -> None:
-    """Give a group the subcommand `completion`."""
+    """Add the command `completion` to a group."""
 
     @group.command(
         help=f"""Print the completion script of a shell.
@@ -113,10 +113,10 @@ def add_completion(group: click.Group, name: str) -> None:
 
 
 def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """An asynchronous call of a command.
+    """Run an asynchronous call of a command.
 
-    A process that calls twice has two event loops, one after the other. gRPC wakes both, and complains when one finds
-    nothing to read, or is closed by now, though nothing is wrong (grpc/grpc#25364).
+    A process that does this twice has two event loops, one after the other. gRPC wakes both, and logs an error when one
+    has nothing to read or is closed, although nothing is wrong (grpc/grpc#25364). Such errors are suppressed.
     """
 
     async def run() -> Result:
@@ -133,41 +133,42 @@ def _handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 def enter(group: click.Group, name: str, arguments: list[str] | None) -> NoReturn:
-    """Run a command and leave with its exit code; never with a traceback, unless it is asked for."""
+    """Run a command and exit with its exit code. Tracebacks are printed with --log-level debug only."""
     given = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A column name that this terminal's encoding lacks must not end a job.
+        # A column name that the terminal cannot display must not end a job.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code: Any = group.main(args=given, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         if _wants_json(given):
-            _say(error.format_message(), error.exit_code, given)
+            _print_error(error.format_message(), error.exit_code, given)
         else:
             error.show()
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _say("interrupted", 130, given)
+        _print_error("interrupted", 130, given)
         code = 130
     except CeError as error:
-        _say(str(error), error.exit_code, given)
+        _print_error(str(error), error.exit_code, given)
         code = error.exit_code
     except SystemExit as error:
-        # After completion; or click or rich saw that whoever read our output has stopped: nobody is left to tell.
+        # Either completion is done, or the reader of the output has closed the pipe: then this is no error.
         code = error.code if _variable(name) in os.environ else 0
     except MemoryError:
-        _say("not enough memory for these labels; fewer restarts need less", 1, given)
+        _print_error("not enough memory for these labels: lower --restarts, or use a larger machine", 1, given)
         code = 1
     except Exception as error:
         if logging.getLogger().isEnabledFor(logging.DEBUG):
             raise
-        _say(f"unexpected {type(error).__name__}; --log-level debug shows where", 1, given)
+        _print_error(f"unexpected {type(error).__name__}; --log-level debug shows where", 1, given)
         code = 1
     sys.exit(_flushed(code if isinstance(code, int) else 0))
 
 
 def _flushed(code: int) -> int:
-    """The exit code once all output is written. What cannot be is dropped, or Python would try again, and complain."""
+    """Flush the output, then return the exit code. Output that cannot be written is dropped: otherwise Python would try
+    again at exit, and print an error."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -177,7 +178,7 @@ def _flushed(code: int) -> int:
     return code
 
 
-def _say(sentence: str, code: int, arguments: list[str]) -> None:
+def _print_error(sentence: str, code: int, arguments: list[str]) -> None:
     if _wants_json(arguments):
         click.echo(json.dumps({"error": sentence, "exit_code": code}), err=True)
     else:
@@ -187,7 +188,7 @@ def _say(sentence: str, code: int, arguments: list[str]) -> None:
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Also where the arguments cannot be parsed."""
+    """Whether --format json was given; works also if the arguments cannot be parsed."""
     return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 

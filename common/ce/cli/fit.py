@@ -1,4 +1,4 @@
-"""ce fit: one consensus from one label file."""
+"""`ce fit`: the consensus of one label file."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ce.cli.simulate import simulate
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="warning",
     show_default=True,
-    help="How much to log; debug also shows where an unexpected error arose.",
+    help="How much to log; debug also prints the traceback of an unexpected error.",
 )
 def cli(log_level: str) -> None:
     """Consensus over private labels, on one machine.

@@ -1,4 +1,4 @@
-"""ce metrics: how much two labelings agree."""
+"""`ce metrics`: how much two labelings agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that `ce fit` and `ce simulate` share: how label files are read, and what is fitted."""
+"""Options that `ce fit`, `ce simulate` and `ce audit` share: how label files are read, and which model is fitted."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _OPTIONS = (
         "classes",
         multiple=True,
         metavar="NAME",
-        help="bc3e: a class name; repeat for each. Default: all that the classifiers use.",
+        help="bc3e: a class name; repeat it for each class. Default: all classes that the classifiers use.",
     ),
-    click.option("--restarts", type=int, default=5, show_default=True, help="Starts; the best wins."),
+    click.option("--restarts", type=int, default=5, show_default=True, help="Number of starts; the best one is used."),
     click.option(
         "--seed",
         type=click.IntRange(min=0),
         default=0,
         show_default=True,
         metavar="S",
-        help="Equal seeds, equal bits.",
+        help="Seed of the random starts; the same seed gives the same bits.",
     ),
     click.option("--max-iterations", type=int, help="Default: as the model declares it; 300, or 10 for bc3e."),
     click.option(
@@ -54,34 +54,34 @@ _OPTIONS = (
         type=click.Choice(["joint", "factorised"]),
         default="joint",
         show_default=True,
-        help="bc3e: factorised is the paper's, and mutes the clusterings.",
+        help="bc3e: factorised is the paper's, in which the clusterings have less influence.",
     ),
     click.option(
         "--start",
         type=click.Choice(["votes", "diffused"]),
         default="votes",
         show_default=True,
-        help="bc3e: the votes as they are, or spread over the clusterings first.",
+        help="bc3e: start from the votes, or from the votes diffused over the clusterings.",
     ),
     click.option(
         "--truth",
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="id and true label, to score the consensus with; used for nothing else.",
+        help="File with ids and true labels; used only to score the consensus.",
     ),
     click.option("--id", "id_", default="id", show_default=True, metavar="NAME", help="The id column."),
     click.option(
         "--classifiers",
         multiple=True,
         metavar="GLOB",
-        help="Columns that are classifiers, beside those named clf:NAME. May be repeated.",
+        help="Columns that are classifiers, in addition to those named clf:NAME. May be repeated.",
     ),
     click.option(
         "--noise",
         type=click.Choice(["missing", "keep"]),
         default="missing",
         show_default=True,
-        help="What a negative integer label means: no label, or a cluster of its own.",
+        help="A negative integer label means no label, or is kept as a label.",
     ),
     format_option,
 )
@@ -113,7 +113,7 @@ class Options:
     format_: str
 
     def job(self, name: str, sites: tuple[str, ...]) -> Job:
-        """What to compute. A value that a job refuses is a wrong use of the command."""
+        """The job that the options describe. Values that a job refuses are usage errors of the command."""
         try:
             return Job(
                 name=name,
@@ -131,11 +131,12 @@ class Options:
             raise click.UsageError(str(error)) from error
 
     def read(self, path: Path) -> LabelTable:
-        """One label file; every classifier pattern must match."""
+        """The label table of one file; every classifier pattern must match a column."""
         return LabelTable.from_file(path, id=self.id_, classifiers=self.classifiers, noise=self.noise)
 
     def read_sites(self, paths: tuple[Path, ...]) -> dict[str, LabelTable]:
-        """One label file per site, named by the file. A classifier pattern must match somewhere, not everywhere."""
+        """One label table per file; sites are named by their files. Each classifier pattern must match a column of at
+        least one file."""
         tables: dict[str, LabelTable] = {}
         unused = set(self.classifiers)
         for path in paths:
@@ -156,7 +157,7 @@ class Options:
         return tables
 
     def read_truth(self) -> LabelTable | None:
-        """The truth, if the user has it."""
+        """The true labels, if --truth was given."""
         return None if self.truth is None else read_labelling(self.truth, self.id_, None, "call the true one label")
 
 
@@ -175,7 +176,7 @@ def read_labelling(path: Path, id_: str, column: str | None, remedy: str) -> Lab
 
 
 def _class_names(names: tuple[str, ...]) -> tuple[int, ...] | tuple[str, ...] | None:
-    """--class as the label files spell them: integers if all are."""
+    """Class names as label files have them: integers if all are integers."""
     if not names:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a command prints: lines for people, or JSON for scripts."""
+"""The output of commands: lines and tables for people, or JSON for scripts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ format_option = click.option(
 
 
 def say(format_: str, facts: Mapping[str, Any] | Sequence[Any], *lines: str) -> None:
-    """The facts as JSON, or the lines."""
+    """Print the facts as JSON, or the lines as text."""
     if format_ == "json":
         click.echo(json.dumps(facts, indent=2))
     else:
@@ -31,7 +31,7 @@ def say(format_: str, facts: Mapping[str, Any] | Sequence[Any], *lines: str) -> 
 
 
 def list_table(*titles: str) -> Table:
-    """A table with one row per thing. What does not fit on a terminal is folded, never cut."""
+    """An empty table with these columns. Values that do not fit on a terminal are folded, never cut."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
     for title in titles:
         table.add_column(title, overflow="fold")
@@ -39,7 +39,7 @@ def list_table(*titles: str) -> Table:
 
 
 def fact_table() -> Table:
-    """A table of names and what they are."""
+    """An empty table of names and values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -47,7 +47,7 @@ def fact_table() -> Table:
 
 
 def show_table(table: Table) -> None:
-    """A table on standard output; one that goes to a file or another program has lines of any length."""
+    """Print a table. If the output goes to a file or another program, lines are not folded."""
     console = Console(emoji=False, highlight=False)
     if console.is_terminal:
         console.print(table)
@@ -60,7 +60,7 @@ def show_table(table: Table) -> None:
 
 
 def span(seconds: float) -> str:
-    """How long something takes, as people say it."""
+    """A duration in one unit: days, hours, minutes or seconds."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
@@ -68,12 +68,12 @@ def span(seconds: float) -> str:
 
 
 def ago(seconds: float) -> str:
-    """How long ago something was."""
+    """A time in the past, as "3 min ago"."""
     return "just now" if seconds < 2 else f"{span(seconds)} ago"
 
 
 def size(n_bytes: float) -> str:
-    """Bytes, to three digits."""
+    """A number of bytes with its unit, to three digits."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 999.5:
             return f"{n_bytes:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""What the commands show and write: progress, the consensus file, the closing table or JSON."""
+"""What `ce fit` and `ce simulate` show: progress, and the closing tables or JSON."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from ce.protocol.engine.aggregator import Progress as Where
 from ce.protocol.topology.site_view import Categories
 from ce.simulation import Simulation
 
-#: Below this, clusters do not follow classes and the votes alone may do better (see MATH: german, pima).
+#: With a smaller kappa the clusters do not follow the classes, and the votes alone may do better.
 LOW_KAPPA = 0.3
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[Where], None] | None]:
-    """A bar with iteration and bound on a terminal; nothing elsewhere."""
-    # Not console.is_terminal: FORCE_COLOR, which many CI systems set, makes that true for log files.
+    """A progress bar with iteration and bound if standard error is a terminal; otherwise nothing."""
+    # Not console.is_terminal: FORCE_COLOR, which many CI systems set, makes it true for log files, too.
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -64,16 +64,16 @@ def progress_bar() -> Iterator[Callable[[Where], None] | None]:
 
 
 def check_outputs(paths: Sequence[Path], inputs: Sequence[Path | None]) -> None:
-    """Refuse, before anything is computed, to write over a file that was read or over what is not a file."""
+    """Raise InputError, before anything is computed, if a path cannot be written or is one of the input files."""
     for path in paths:
         try:
             if not path.name or (path.exists() and not path.is_file()):
-                raise InputError(f"{path}: cannot be written: not a file")
+                raise InputError(f"{path}: cannot be written: not a file: choose another --out")
             if path.suffix.lower() in (".gz", ".parquet", ".pq", ".tsv"):
                 raise InputError(f"{path}: a consensus file is CSV: let its name end in .csv")
             if path.parent.exists() and not path.parent.is_dir():
                 raise InputError(f"{path.parent}: not a directory: choose another --out")
-            if path.exists() and any(file is not None and path.samefile(file) for file in inputs):
+            if path.exists() and any(read is not None and path.samefile(read) for read in inputs):
                 raise InputError(f"{path}: would overwrite a file that is read: choose another --out")
         except OSError as error:
             raise InputError(f"{path}: cannot be written: {error.strerror}") from error
@@ -81,7 +81,7 @@ def check_outputs(paths: Sequence[Path], inputs: Sequence[Path | None]) -> None:
 
 @dataclass(frozen=True)
 class Consensus:
-    """A simulation's result over all sites, as it can be looked at on one machine: one row per object."""
+    """The results of all sites of a simulation in one table: one row per object."""
 
     ids: NDArray[np.str_]
     labels: NDArray[Any]
@@ -97,13 +97,13 @@ class Consensus:
         names: dict[str, dict[Any, int]] = {}
         for table in tables.values():
             position = np.searchsorted(unique, table.ids)
-            # A classifier that took no part may have the name of another site's clustering.
+            # A model without classes ignores classifiers, whose name may be that of another site's clustering.
             for column in table.columns if result.classes else table.clusterings:
                 known = names.setdefault(column.name, {})
                 codes = np.array([known.setdefault(c, len(known)) for c in column.categories] or [0])
-                whole = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
-                likeliest = column.likeliest.astype(np.intp)
-                whole[position[likeliest >= 0]] = codes[likeliest[likeliest >= 0]]
+                all_sites = columns.setdefault(column.name, np.full(len(unique), -1, dtype=np.intp))
+                labels_here = column.likeliest.astype(np.intp)
+                all_sites[position[labels_here >= 0]] = codes[labels_here[labels_here >= 0]]
         return cls(unique, labels[first], result.classes, columns)
 
     def agreement(self) -> dict[str, dict[str, float]]:
@@ -121,7 +121,9 @@ class Consensus:
         position = {id_: i for i, id_ in enumerate(self.ids)}
         where = np.array([position.get(id_, -1) for id_ in truth.ids])
         if (where < 0).all():
-            raise InputError(f"{truth.source}: names none of the objects")
+            raise InputError(
+                f"{truth.source}: has none of the objects: check that its ids are those of the label files"
+            )
         known = column.likeliest.astype(np.intp)[where >= 0]
         found = self._missing_as_minus_one()[where[where >= 0]]
         scores = {
@@ -143,7 +145,7 @@ class Consensus:
 
 
 def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) -> dict[str, Any]:
-    """Everything the closing table shows, for --format json."""
+    """All that the closing tables show, for --format json."""
     present = consensus.labels[_labelled(consensus.labels)]
     names, sizes = np.unique(present, return_counts=True)
     report: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""ce simulate: a job over several sites, each with a label file, on this machine."""
+"""`ce simulate`: a job of several sites, each with its own labels, on one machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ from ce.splits import split as split_table
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--split", metavar="HOW", help="Split one file: rows:4, columns:4 or blocks:6.")
-@click.option("--privacy", type=click.Choice(PRIVACY), help="Who may see sums; default masked.")
-@click.option(
-    "--policy", type=click.Path(path_type=Path), metavar="FILE", help="Rules (policy.toml) that each site obeys."
-)
+@click.option("--privacy", type=click.Choice(PRIVACY), help="Who can read the sums of a site. Default: masked.")
+@click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="Rules (policy.toml) of every site.")
 @click.option("--transport", type=click.Choice(["inprocess", "grpc"]), default="inprocess", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="One consensus file per site goes here.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where to write a consensus file per site.")
 @job_options
 def simulate(
     files: tuple[Path, ...],
@@ -35,7 +33,7 @@ def simulate(
     out: Path | None,
     **given: Any,
 ) -> None:
-    """Run a job over several sites: one file each, named by the file, or one file split.
+    """Run a job of several sites: one label file per site, or one file that is split.
 
     \b
     Examples:

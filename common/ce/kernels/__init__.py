@@ -1,5 +1,5 @@
-"""Array kernels: pure functions over plain arrays, each object computed independently of its neighbours.
+"""Array kernels: pure functions over plain arrays. Each object is computed independently of the others.
 
-That independence is a promise, not a style: an object must get the same bits alone, in a block of ten or in a block of
-a million, or different layouts would not agree.
+An object must get the same bits alone, in a block of ten and in a block of a million; otherwise the results of
+different layouts would differ.
 """

@@ -1,8 +1,8 @@
-"""The cell step: the only computation that reads labels, and so the only one that must run where they are.
+"""The cell step: the only computation that reads labels, and so the only one that must run at the sites.
 
 Arrays are (starts, k, objects): clusters before objects, so that every operation runs along contiguous objects.
-A site cuts its objects into tiles small enough for the processor's cache; rows are independent, so tiles, threads and
-layouts do not change a bit. No (objects, columns, k) array is formed, except of a tile that is small.
+A site cuts its objects into tiles that fit in the processor's cache. Objects are independent, so tiles, threads and
+layouts do not change a bit of the result. No (objects, columns, k) array is formed, except for a small tile.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Number = TypeVar("Number", np.float64, np.int64)
 class ColumnCells:
     """One column's labels for the objects of one tile.
 
-    A missing label is category `n_categories`, one past the last: tables get a neutral entry there and `observed` is
-    zero, so that missing cells need no index arithmetic and contribute exactly nothing.
+    A missing label has the code `n_categories`, one past the last: arrays that are looked up get a neutral entry there,
+    and `observed` is zero, so that missing labels need no index arithmetic and contribute exactly nothing.
     """
 
     n_categories: int
@@ -64,12 +64,12 @@ class ColumnCells:
         order = order[: int(observed.sum())]
         return cls(n_categories, codes, seen, None, order, firsts[labelled], present[labelled], weights)
 
-    def look_up(self, table: NDArray[Number], missing: Number) -> NDArray[Number]:
-        """table (starts, k, categories) at each object's label: (starts, k, n); `missing` where there is none."""
+    def look_up(self, values: NDArray[Number], missing: Number) -> NDArray[Number]:
+        """values (starts, k, categories) at each object's label: (starts, k, n); `missing` where there is none."""
         if self.observed is None:
-            return np.take(table, self.codes, axis=-1)
-        extended = np.empty((*table.shape[:-1], self.n_categories + 1), dtype=table.dtype)
-        extended[..., :-1] = table
+            return np.take(values, self.codes, axis=-1)
+        extended = np.empty((*values.shape[:-1], self.n_categories + 1), dtype=values.dtype)
+        extended[..., :-1] = values
         extended[..., -1] = missing
         return np.take(extended, self.codes, axis=-1)
 
@@ -88,13 +88,13 @@ class TileCells:
     """All columns' labels for the objects of one tile."""
 
     columns: list[ColumnCells]
-    #: The same cells as one column of len(columns) * n entries whose categories stand side by side: for a few objects
-    #: calls cost more than numbers, and this takes a fraction of them. None where that would not fit in the cache.
+    #: The same cells as one column of len(columns) * n entries whose categories are side by side. With few objects the
+    #: number of calls determines the time, and this takes fewer calls. None where it would not fit in the cache.
     joined: ColumnCells | None = None
 
     @classmethod
     def of(cls, columns: list[ColumnCells], room: int) -> TileCells:
-        """Joined if all labels are hard and the cells are at most `room`."""
+        """With `joined` if all labels are hard and there are at most `room` cells."""
         if len(columns) < 2 or any(column.probabilities is not None for column in columns):
             return cls(columns)
         if len(columns) * len(columns[0].codes) > room:
@@ -114,35 +114,33 @@ class TileCells:
 
 @dataclass(frozen=True)
 class CellSums:
-    """What one pass over a tile's cells adds up to."""
+    """The sums of one pass over a tile's cells."""
 
     objects: Words  # (starts, k, n): a_i, summed over the tile's columns
     columns: list[Words]  # per column (starts, k, categories): N_c, summed over the tile's objects
     bound: Words  # (starts,)
 
 
-def posterior_sums(message: Reals, tables: list[Reals], cells: TileCells, phi: Scale, bound: Scale) -> CellSums:
+def posterior_sums(message: Reals, betas: list[Reals], cells: TileCells, phi: Scale, bound: Scale) -> CellSums:
     """phi_ich ∝ message_ih beta_ch(x_ic), rounded per cell: its sums over columns and objects, ln of its normaliser.
 
-    A soft label is a probability-weighted set of hard ones: category r counts p_r of a cell.
+    A soft label is a probability-weighted set of hard labels: category r counts as p_r of a cell.
     """
-    # ln 0 is refused when it is encoded.
+    # encode() refuses ln 0.
     with np.errstate(divide="ignore"):
         if cells.joined is not None:
-            return _joined_sums(message, tables, cells.joined, phi, bound)
-        return _sums_by_column(message, tables, cells.columns, phi, bound)
+            return _joined_sums(message, betas, cells.joined, phi, bound)
+        return _sums_by_column(message, betas, cells.columns, phi, bound)
 
 
-def _sums_by_column(
-    message: Reals, tables: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale
-) -> CellSums:
+def _sums_by_column(message: Reals, betas: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale) -> CellSums:
     starts, k, n = message.shape
     objects = np.zeros((starts, k, n), dtype=np.int64)
     columns: list[Words] = []
     logs = np.zeros(starts, dtype=np.int64)
-    for table, column in zip(tables, cells, strict=True):
+    for beta, column in zip(betas, cells, strict=True):
         if column.probabilities is None:
-            joint = column.look_up(table, np.float64(1.0))
+            joint = column.look_up(beta, np.float64(1.0))
             joint *= message
             words, log = _posterior(joint, column.observed, phi, bound)
             objects += words
@@ -151,7 +149,7 @@ def _sums_by_column(
             continue
         counts = np.zeros((starts, k, column.n_categories), dtype=np.int64)
         for r, probability in enumerate(column.probabilities):
-            words, log = _posterior(message * table[:, :, r, None], probability, phi, bound)
+            words, log = _posterior(message * beta[:, :, r, None], probability, phi, bound)
             objects += words
             counts[..., r] = weighted_total(words, column.weights)
             logs += weighted_total(log, column.weights)
@@ -159,25 +157,25 @@ def _sums_by_column(
     return CellSums(objects, columns, logs)
 
 
-def _joined_sums(message: Reals, tables: list[Reals], joined: ColumnCells, phi: Scale, bound: Scale) -> CellSums:
-    """The same numbers, cell by cell, in one go."""
+def _joined_sums(message: Reals, betas: list[Reals], joined: ColumnCells, phi: Scale, bound: Scale) -> CellSums:
+    """The same numbers, cell by cell, for all columns at once."""
     starts, k, n = message.shape
-    joint = joined.look_up(np.concatenate(tables, axis=-1), np.float64(1.0)).reshape(starts, k, len(tables), n)
+    joint = joined.look_up(np.concatenate(betas, axis=-1), np.float64(1.0)).reshape(starts, k, len(betas), n)
     joint *= message[:, :, None, :]
     words, log = _posterior(joint.reshape(starts, k, -1), joined.observed, phi, bound)
     counts = joined.count(words)
     columns, end = [], 0
-    for table in tables:
-        columns.append(counts[..., end : end + table.shape[-1]])
-        end += table.shape[-1]
-    return CellSums(words.reshape(starts, k, len(tables), n).sum(axis=2), columns, weighted_total(log, joined.weights))
+    for beta in betas:
+        columns.append(counts[..., end : end + beta.shape[-1]])
+        end += beta.shape[-1]
+    return CellSums(words.reshape(starts, k, len(betas), n).sum(axis=2), columns, weighted_total(log, joined.weights))
 
 
 def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> tuple[Words, Words]:
-    """Normalise joint (starts, k, n) over k, in place; `share` says how much of a cell each object has (None: all).
+    """Normalise joint (starts, k, n) over k, in place. `share` (n,) is the part of a cell that counts (None: all).
 
-    Returns the words of share * posterior and of share * ln(normaliser). The latter is encoded first: it refuses a
-    normaliser of zero, which would mean a label that no cluster can produce.
+    Returns the words of share * posterior and of share * ln(normaliser). The latter is encoded first, because that
+    refuses a normaliser of zero: a label that no cluster can produce.
     """
     normaliser = over_clusters(joint)
     if share is None:
@@ -190,16 +188,16 @@ def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> t
     return np.rint(joint, out=joint).astype(np.int64), log
 
 
-def lookup_sums(tables: list[Reals], cells: TileCells, n: int, scale: Scale) -> Words:
-    """sum_c table_ch(x_ic), rounded per cell: (starts, k, n)."""
-    starts, k = tables[0].shape[:2]
+def lookup_sums(values: list[Reals], cells: TileCells, n: int, scale: Scale) -> Words:
+    """sum_c values_ch(x_ic), rounded per cell: (starts, k, n). `values` has (starts, k, categories) per column."""
+    starts, k = values[0].shape[:2]
     objects = np.zeros((starts, k, n), dtype=np.int64)
-    for table, column in zip(tables, cells.columns, strict=True):
+    for of_column, column in zip(values, cells.columns, strict=True):
         if column.probabilities is None:
-            objects += column.look_up(encode(table, scale, "object sums"), np.int64(0))
+            objects += column.look_up(encode(of_column, scale, "object sums"), np.int64(0))
         else:
             for r, probability in enumerate(column.probabilities):
-                objects += encode(probability * table[:, :, r, None], scale, "object sums")
+                objects += encode(probability * of_column[:, :, r, None], scale, "object sums")
     return objects
 
 

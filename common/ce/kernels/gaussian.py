@@ -1,9 +1,9 @@
 """The object step of BC3E: Gaussian posteriors of two logits per object and class, updated coordinate by coordinate.
 
-Each update maximises the bound over its block with the others held, so that any order of them never lowers it.
-omega is the Wright omega function, the solution of omega + ln omega = z: x - omega(ln(A/a) + x) solves
-a (x - m) = A e^m for m. Iterations stop element by element, never for the array as a whole: an object's bits must not
-depend on its neighbours.
+Each update maximises the bound over some variables with the others fixed, so that the bound never falls, whatever the
+order of updates. omega is the Wright omega function, the solution of omega + ln omega = z: x - omega(ln(A/a) + x)
+solves a (x - m) = A e^m for m. Iterations stop element by element, never for the array as a whole: the bits of an
+object must not depend on other objects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ce.kernels.special import over_clusters
 from ce.ring import Reals
 
 _MOST_STEPS = 100
-_CLOSE = 1e-13  # both iterations converge quadratically: after such a step nothing is left but rounding
+_CLOSE = 1e-13  # both iterations converge quadratically: after such a step only rounding errors are left
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def joint_sweep(q: Gaussians, votes: Reals, sums: Reals, labels: Reals, prior: P
 def _joint_means(
     q: Gaussians, votes: Reals, sums: Reals, log_r1: Reals, log_r2: Reals, precision: Reals, prior: Prior
 ) -> tuple[Reals, Reals]:
-    """(mu, eps) together: mu in closed form given eps, eps by a Newton step that keeps its exponential exact.
+    """(mu, eps) together: mu in closed form given eps, eps by a Newton step that treats its exponential exactly.
 
-    mu(e) is concave in e, so from the second step on eps decreases to the root, quadratically.
+    mu(e) is concave in e, so that from the second step on eps decreases to the root, quadratically.
     """
     tie = 1.0 / prior.delta2
     log_rate1 = log_r1 - q.log_kappa() + 0.5 * q.s
@@ -119,11 +119,11 @@ def _mean(x: Reals, log_rate: Reals) -> Reals:
 def _variance(precision: Reals, log_rate: Reals, curvature: Reals) -> Reals:
     """The v that solves 1/v = precision + rate exp((v + curvature v²)/2).
 
-    In u = ln v the equation is increasing and convex: from above the root Newton's steps go down to it and never past
-    it. Two bounds from above: 1/v >= precision + rate and, where v >= 1, exp((v + curvature v²)/2) <= 1/rate.
+    In u = ln v the equation is increasing and convex: Newton's steps from above the root go down to it and never beyond
+    it. Two upper bounds: 1/v >= precision + rate and, where v >= 1, exp((v + curvature v²)/2) <= 1/rate.
     """
     u = -np.logaddexp(np.log(precision), log_rate)
-    with np.errstate(invalid="ignore"):  # a rate of zero: fmin leaves out the NaN
+    with np.errstate(invalid="ignore"):  # with a rate of zero: fmin ignores the NaN
         room = np.maximum(-2.0 * log_rate, 0.0)
         u = np.fmin(u, np.log(np.maximum(1.0, 2.0 * room / (1.0 + np.sqrt(1.0 + 4.0 * curvature * room)))))
     moving = np.ones(u.shape, dtype=bool)

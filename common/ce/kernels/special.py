@@ -1,4 +1,4 @@
-"""Special functions that scipy lacks or computes slowly. Elementwise, no branch depends on another element."""
+"""Special functions that scipy lacks or computes slowly. They work element by element."""
 
 from __future__ import annotations
 

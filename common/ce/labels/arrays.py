@@ -1,6 +1,6 @@
-"""Tables from arrays, nested lists and the tables of pandas, polars and pyarrow.
+"""Label tables from arrays, nested lists and the tables of pandas, polars and pyarrow.
 
-Those libraries are recognised by what their tables can do: none of them is imported.
+The tables of these libraries are recognised by their attributes: none of the libraries is imported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 
 from ce.errors import LabelError
 from ce.labels.names import clean_text, matching, refuse_unknown_noise
-from ce.labels.table import LabelTable, Noise
+from ce.labels.table import LabelData, Noise
 from ce.labels.values import Origin, array_column, object_ids
 
 ARROW_NUMBERS = {
@@ -23,17 +23,18 @@ ARROW_NUMBERS = {
 }
 
 
-def table_from_arrays(
+def read_arrays(
     labels: Any, ids: Any, columns: Iterable[object] | None, classifiers: Iterable[str], noise: Noise
-) -> LabelTable:
+) -> LabelData:
+    """See `LabelTable.from_arrays`."""
     source = "labels"
     refuse_unknown_noise(noise)
-    own_names, values = table_columns(labels)
+    given_names, values = table_columns(labels)
     if columns is not None:
-        own_names = [columns] if isinstance(columns, str) else list(columns)
-    elif own_names is None:
-        own_names = [f"c{at}" for at in range(len(values))]
-    names = [clean_text(str(name)) for name in own_names]
+        given_names = [columns] if isinstance(columns, str) else list(columns)
+    elif given_names is None:
+        given_names = [f"c{at}" for at in range(len(values))]
+    names = [clean_text(str(name)) for name in given_names]
     if len(names) != len(values):
         raise LabelError(f"{len(names)} column names for {len(values)} columns", source=source)
     if not values:
@@ -48,13 +49,14 @@ def table_from_arrays(
     if ids is None:
         checked_ids = np.arange(n).astype(np.str_)
     else:
-        given = series_values(ids)
-        given = given.tolist() if isinstance(given, np.ndarray) and given.ndim == 1 else list(given)
-        if len(given) != n:
-            raise LabelError(f"{len(given)} ids for {n} objects", source=source)
-        checked_ids = object_ids(given, origin, "ids")
+        given_ids = series_values(ids)
+        flat = isinstance(given_ids, np.ndarray) and given_ids.ndim == 1
+        given_ids = given_ids.tolist() if flat else list(given_ids)
+        if len(given_ids) != n:
+            raise LabelError(f"{len(given_ids)} ids for {n} objects", source=source)
+        checked_ids = object_ids(given_ids, origin, "ids")
     voting = matching(names, classifiers, source)
-    table = LabelTable(
+    table = LabelData(
         checked_ids,
         tuple(
             array_column(name, "classifier" if name in voting else "clustering", column, origin, noise)
@@ -68,7 +70,7 @@ def table_from_arrays(
 
 
 def table_columns(labels: Any) -> tuple[list[object] | None, list[Any]]:
-    """The names (None if it has none) and the values, column by column, of a table or array."""
+    """The column names (None if there are none) and the values, column by column, of a table or array."""
     if hasattr(labels, "iloc") and hasattr(labels, "columns"):  # pandas
         return list(labels.columns), [series_values(labels.iloc[:, at]) for at in range(labels.shape[1])]
     if hasattr(labels, "get_columns"):  # polars
@@ -93,7 +95,7 @@ def table_columns(labels: Any) -> tuple[list[object] | None, list[Any]]:
 
 
 def refuse_ragged(rows: Sequence[Any]) -> None:
-    """Nested lists must be rows of one length; a flat list is one column."""
+    """Raise LabelError unless all nested lists have the same length. A flat list is one column."""
     widths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
     for at, width in enumerate(widths):
         if width != widths[0]:
@@ -101,7 +103,7 @@ def refuse_ragged(rows: Sequence[Any]) -> None:
 
 
 def series_values(series: Any) -> Any:
-    """The values of one array: numbers as a numpy array where that loses nothing, else Python values."""
+    """The values of one array: numbers as a numpy array where that loses nothing, otherwise Python values."""
     if isinstance(series, np.ma.MaskedArray):
         values = np.ma.getdata(series).astype(object)
         values[np.ma.getmaskarray(series)] = None
@@ -112,7 +114,7 @@ def series_values(series: Any) -> Any:
     if hasattr(series, "null_count") and hasattr(series, "to_list"):  # polars
         exact = series.null_count() == 0 and (series.dtype.is_integer() or series.dtype.is_float())
         return series.to_numpy() if exact else series.to_list()
-    if hasattr(series, "cat"):  # pandas, categorical: it would pass integers through floats if some are missing
+    if hasattr(series, "cat"):  # pandas, categorical: to_numpy would turn integers into floats if some are missing
         categories = [*series_values(series.cat.categories), None]
         return [categories[code] for code in series.cat.codes]
     if hasattr(series, "to_numpy"):  # pandas

@@ -1,6 +1,6 @@
 """Label files: CSV and TSV, gzipped or not, and Parquet with the same columns.
 
-`LabelTable.from_csv`, `from_parquet` and `from_file` call this. The header decides what a column is:
+`LabelTable.from_csv` and `from_parquet` call this. The header says what a column is:
 
     id               the objects' ids (or the column that the caller names)
     NAME             a clustering; a classifier if the caller's patterns match NAME
@@ -8,8 +8,8 @@
     clf:NAME=CLASS   one class of the soft classifier NAME: a probability per object
     soft:NAME=CAT    one category of the soft clustering NAME
 
-Rows in errors are the lines an editor shows. A Parquet file has no lines; its rows are numbered as in the CSV
-file of the same table, the header being row 1.
+Rows in errors are the lines that an editor shows. A Parquet file has no lines; its rows are numbered as in the CSV file
+of the same table, in which the header is row 1.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 from ce.errors import LabelError, UnknownColumn
 from ce.labels.arrays import series_values
 from ce.labels.names import clean_text, factorise, listed, matching, refuse_repeated, refuse_unknown_noise
-from ce.labels.table import Column, FilePath, Kind, LabelTable, Noise
+from ce.labels.table import Column, FilePath, Kind, LabelData, Noise
 from ce.labels.values import (
     INFINITE,
     Origin,
@@ -45,18 +45,18 @@ from ce.labels.values import (
 )
 
 MISSING = {"", "NA", "NaN", "nan", "null"}
-# Python's own int() and float() also take 1_000, inf and the digits of every script: those are names here.
+# Python's int() and float() also accept 1_000, inf and the digits of every script: here those are names.
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 INFINITE_NUMBER = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
 SHORT_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 SOFT_NAME = re.compile(r"(clf|soft):([^=]*)=(.*)", re.DOTALL)
-# Probabilities written with three digits: 0.333 three times is accepted, whatever the rounding of the sum.
+# Probabilities may be written with three digits: 0.333 three times is accepted, whatever the rounding of the sum.
 SUM_TOLERANCE = 1e-3 + 1e-9
 
 
 def read_csv(
     path: FilePath, id: str, classifiers: Iterable[str], wanted: Iterable[str] | None, noise: Noise
-) -> LabelTable:
+) -> LabelData:
     source = os.fspath(path)
     refuse_unknown_noise(noise)
     text = read_text(Path(path), source)
@@ -68,7 +68,7 @@ def read_csv(
 
 
 def read_text(path: Path, source: str) -> str:
-    """The text of a file, or the reason why it has none."""
+    """The text of a file. Raises LabelError if it is not a complete UTF-8 text."""
     data = read_bytes(path, source)
     if source.lower().endswith(".gz"):
         try:
@@ -106,7 +106,7 @@ def parse_csv(text: str, delimiter: str, source: str) -> tuple[list[str], list[l
     header: list[str] = []
     records: list[list[str]] = []
     lines: list[int] = []
-    # strict: without it a quote that is never closed swallows the rest of the file in silence.
+    # strict: otherwise a quote that is never closed would turn the rest of the file into one field.
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     line = 1
     try:
@@ -128,7 +128,7 @@ def parse_csv(text: str, delimiter: str, source: str) -> tuple[list[str], list[l
 
 def read_parquet(
     path: FilePath, id: str, classifiers: Iterable[str], wanted: Iterable[str] | None, noise: Noise
-) -> LabelTable:
+) -> LabelData:
     source = os.fspath(path)
     refuse_unknown_noise(noise)
     try:
@@ -157,7 +157,7 @@ def read_parquet(
 
 @dataclass(frozen=True)
 class Planned:
-    """A column of the table, and the fields of the file that make it: several if it is soft."""
+    """A column of the table, and the fields of the file that it is read from: several if it is soft."""
 
     name: str
     kind: Kind
@@ -173,8 +173,8 @@ def table_from_columns(
     classifiers: Iterable[str],
     wanted: Iterable[str] | None,
     noise: Noise,
-) -> LabelTable:
-    """The checks and readings that every kind of file goes through."""
+) -> LabelData:
+    """A table from the fields of a file of any kind."""
     names = [clean_text(name) for name in header]
     id_at = find_id(names, clean_text(id), origin.source)
     planned = chosen(plan_columns(names, id_at, classifiers, origin.source), wanted, origin.source)
@@ -191,11 +191,11 @@ def table_from_columns(
         if not column.observed.any():
             problem = "no label in this column: remove the column, or check how it was written"
             raise LabelError(problem, source=origin.source, column=column.name)
-    return LabelTable(ids, made, origin.source)
+    return LabelData(ids, made, origin.source)
 
 
 def chosen(plans: list[Planned], wanted: Iterable[str] | None, source: str) -> list[Planned]:
-    """The columns that the caller names, in that order; all of them if it names none."""
+    """The columns that the caller names, in that order; all of them if `wanted` is None."""
     if wanted is None:
         return plans
     by_name = {plan.name: plan for plan in plans}
@@ -208,22 +208,22 @@ def chosen(plans: list[Planned], wanted: Iterable[str] | None, source: str) -> l
 
 
 def find_id(names: Sequence[str], id: str, source: str) -> int:
-    """Where the ids are. Checked before the rest of the header, which may be no header without them.
+    """The index of the id column. Checked first: without an id column the first line may not be a header.
 
-    What was found instead is not named: in a file without a header it would be an object and its labels.
+    The error does not name the fields that were found: in a file without a header they are an id and labels.
     """
     if id in names:
         return names.index(id)
     raise LabelError(
         f"no column of this name among the {len(names)} of the first line, which must be the header. "
-        "Is the header missing, or are the fields separated by something else? Else name the ids' column: --id NAME",
+        "Add the header if it is missing, check the separator of the fields, or name the id column: --id NAME",
         source=source,
         column=id,
     )
 
 
 def plan_columns(names: Sequence[str], id_at: int, patterns: Iterable[str], source: str) -> list[Planned]:
-    """What the header says about every column but the ids."""
+    """What the header says about every column except the ids."""
     for at, name in enumerate(names):
         soft = SOFT_NAME.fullmatch(name)
         if not name or name == "clf:" or (soft and not (soft[2].strip() and soft[3].strip())):
@@ -247,7 +247,7 @@ def plan_columns(names: Sequence[str], id_at: int, patterns: Iterable[str], sour
         soft = SOFT_NAME.fullmatch(name)
         kind: Kind = "classifier" if name.startswith("clf:") else "clustering"
         if soft:
-            # One column per group, whatever stands between its fields.
+            # One column per group, even if other fields are between its fields.
             group = f"{soft[1]}:{soft[2].strip()}="
             if group not in plans:
                 plans[group] = Planned(soft[2].strip(), kind)
@@ -265,7 +265,7 @@ def plan_columns(names: Sequence[str], id_at: int, patterns: Iterable[str], sour
 
 
 def read_token(token: str) -> Reading:
-    """A piece of text, as label files understand it."""
+    """The label that a text in a label file stands for."""
     text = clean_text(token)
     if text in MISSING:
         return Reading(None)
@@ -286,14 +286,14 @@ def read_cell(cell: object) -> Reading:
 
 
 def file_column(plan: Planned, cells: Any, origin: Origin, noise: Noise) -> Column:
-    # Text in a Parquet file is read as in a CSV file; its other types are read as in an array.
+    # Text in a Parquet file is read as in a CSV file; other types are read as in an array.
     if not isinstance(cells, np.ndarray) and any(isinstance(cell, str) for cell in cells):
         return hard_column(plan.name, plan.kind, cells, read_cell, origin, noise)
     return array_column(plan.name, plan.kind, cells, origin, noise)
 
 
 def read_share(cell: object) -> float:
-    """A probability; NaN if it is missing, -1 if it is none."""
+    """A probability; NaN if it is missing, -1 if the cell is not a probability."""
     if isinstance(cell, str):
         text = clean_text(cell)
         if text in MISSING:
@@ -307,12 +307,13 @@ def read_share(cell: object) -> float:
 
 
 def without_category(field: str) -> str:
-    """A field's name as an error may say it. Classes are the job's; the category of a clustering is a label."""
+    """A field's name as it may appear in an error: without the category of a clustering, which is a label. Classes of
+    classifiers are not secret."""
     return field.partition("=")[0] if field.startswith("soft:") else field
 
 
 def soft_column(plan: Planned, names: Sequence[str], columns: Sequence[Any], origin: Origin) -> Column:
-    """Rows of probabilities, each summing to 1 or missing altogether; classes in sorted order."""
+    """Rows of probabilities, each summing to 1 or completely missing; classes in sorted order."""
     shares = np.empty((len(origin.rows), len(plan.fields)))
     for k, at in enumerate(plan.fields):
         cells = columns[at].tolist() if isinstance(columns[at], np.ndarray) else columns[at]

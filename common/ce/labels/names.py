@@ -1,4 +1,4 @@
-"""Text and names, as ids, columns and labels use them: cleaned, listed in errors, matched, numbered."""
+"""Names of ids, columns and labels: cleaned, listed in errors, matched with patterns, numbered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clean_text(text: str) -> str:
 
 
 def is_text(text: str) -> bool:
-    """No control characters, which a file or a terminal would take for its own, and no halves of surrogate pairs."""
+    """Whether the text has no control characters, which files and terminals interpret, and no unpaired surrogates."""
     return text.isprintable() or not any(c < " " or "\x7f" <= c <= "\x9f" or "\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -46,7 +46,7 @@ def refuse_unknown_noise(noise: str) -> None:
 
 
 def matching(names: Sequence[str], patterns: Iterable[str], source: str) -> set[str]:
-    """The names that a pattern (a name or a glob) picks; every pattern must pick one."""
+    """The names that match a pattern (a name or a glob). Raises UnknownColumn for a pattern that matches none."""
     picked: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         hits = {name for name in names if name == pattern or fnmatchcase(name, pattern)}
@@ -58,7 +58,7 @@ def matching(names: Sequence[str], patterns: Iterable[str], source: str) -> set[
 
 
 def factorise(values: Iterable[Hashable]) -> tuple[list[Any], NDArray[np.intp]]:
-    """The distinct values in order of appearance, and for every value its place among them."""
+    """The distinct values in order of appearance, and for every value its index among them."""
     place: defaultdict[Hashable, int] = defaultdict()
     place.default_factory = place.__len__
     inverse = np.fromiter(map(place.__getitem__, values), dtype=np.intp)

@@ -1,14 +1,14 @@
-"""Randomised response: labels of which nobody can be sure, whatever leaks afterwards.
+"""Randomised response: labels are replaced at random before a job, so that none is certain whatever leaks afterwards.
 
-With probability p a label is replaced by one drawn from all categories of its column, which may be the same one. What
-is drawn follows from the site's secret, the object, the column and the label: the same labels are replaced in the same
-way in every job, for looking again and again must not average the noise away. It does not depend on the order of rows
-and columns. A label that changes is drawn anew, and so is a column whose categories change, or everything when p does:
-had only some cells been drawn anew, those that stayed would be seen to be true. Each new draw is a disclosure of its
-own, and epsilons add.
+With probability p a label is replaced by one drawn from all categories of its column, which may be the same one. The
+draw follows from the site's secret, the object, the column and the label. So the same labels are replaced in the same
+way in every job, whatever the order of rows and columns: an observer of several jobs cannot average the noise away. A
+label that changes is drawn anew. If the categories of a column change, all its labels are drawn anew; if p changes, all
+labels are. If only some were drawn anew, labels that stay the same would be recognised as true. Each new draw is a
+further disclosure, and epsilons add.
 
-A cell's draw: AES-256-ECB, under a key of the column, of a 128-bit name of the object XOR the label's code. The first
-word says whether the label is replaced, the second by what.
+A label's draw is AES-256-ECB, under a key of the column, of a 128-bit name of the object XOR the label's code. The
+first word of the result says whether the label is replaced, the second word by which category.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from ce.errors import InputError, LabelError
-from ce.labels.table import Column, LabelTable
+from ce.labels.label_table import LabelTable
+from ce.labels.table import Column
 
 _PURPOSE = b"ce randomised response 1"
 _BLOCK = 16
@@ -41,21 +42,21 @@ def randomise(table: LabelTable, p: float, secret: bytes) -> LabelTable:
 
 
 def epsilon(p: float, categories: int) -> float:
-    """How far one look can shift anybody's belief about a label: its odds change by at most a factor e^epsilon.
+    """The epsilon of one label: seeing it changes the odds of the true label by at most a factor e^epsilon.
 
-    ln((1 - p + p/k) / (p/k)): the likeliest answer, the true label, against any other. Infinite without noise.
+    ln((1 - p + p/k) / (p/k)): the probability of the true label against that of any other. Infinite if p is 0.
     """
     _check_probability(p)
     if p == 0:
         return math.inf
     if categories < 1:
-        return 0.0  # a column without labels says nothing
+        return 0.0  # a column without labels reveals nothing
     other = p / categories
     return math.log((1 - p + other) / other)
 
 
 def epsilons(table: LabelTable, p: float) -> dict[str, float]:
-    """Of each column; none where labels are not randomised. Raises InputError where they cannot be."""
+    """Epsilon by column; empty if p is 0. Raises InputError if a column cannot be randomised."""
     if p == 0:
         return {}
     _refuse_soft(table)
@@ -64,7 +65,7 @@ def epsilons(table: LabelTable, p: float) -> dict[str, float]:
 
 def _check_probability(p: float) -> None:
     if not 0 <= p < 1:
-        raise InputError("randomise is a number from 0 to below 1: at 1 no label would be left")
+        raise InputError(f"randomise: expected a number of at least 0 and below 1, got {p:g}")
 
 
 def _refuse_soft(table: LabelTable) -> None:
@@ -79,9 +80,9 @@ def _refuse_soft(table: LabelTable) -> None:
 
 
 def _object_names(ids: NDArray[np.str_], key: bytes) -> NDArray[np.uint64]:
-    """(n, 2): 128 bits that stand for an object in all columns. Keyed BLAKE2 costs a third of HMAC-SHA256."""
+    """(n, 2): a 128-bit name of each object, for all columns. Keyed BLAKE2 takes a third of the time of HMAC-SHA256."""
     blake = hashlib.blake2b
-    names = b"".join([blake(own.encode(), key=key, digest_size=_BLOCK).digest() for own in ids.tolist()])
+    names = b"".join([blake(id_.encode(), key=key, digest_size=_BLOCK).digest() for id_ in ids.tolist()])
     return np.frombuffer(names, dtype="<u8").reshape(-1, 2)
 
 
@@ -94,7 +95,7 @@ def _randomised(column: Column, p: float, secret: bytes, names: NDArray[np.uint6
     encryptor = Cipher(algorithms.AES256(_column_key(column, p, secret)), modes.ECB()).encryptor()
     drawn = np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8").reshape(-1, 2)
     replaced = drawn[:, 0] < np.uint64(p * 2.0**64)
-    # The remainder prefers low categories by less than 2^-40.
+    # Low categories are more likely than high ones, by less than 2^-40.
     others = (drawn[:, 1] % np.uint64(max(len(column.categories), 1))).astype(np.int32)
     result = column.codes.copy()
     result[observed] = np.where(replaced, others, codes)
@@ -102,7 +103,8 @@ def _randomised(column: Column, p: float, secret: bytes, names: NDArray[np.uint6
 
 
 def _column_key(column: Column, p: float, secret: bytes) -> bytes:
-    """A key of the column's name, its categories and p; each part after its length, so that no two lists are one."""
+    """A key for the column's name, its categories and p. Each part follows its length, so that no two lists of parts
+    give the same bytes."""
     parts = [column.name, *(f"{type(category).__name__} {category}" for category in column.categories)]
     named = b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
     return hmac.digest(secret, _PURPOSE + b" column" + struct.pack(">d", p) + named, "sha256")

@@ -1,11 +1,11 @@
-"""The label table: one row per object, one column per base clustering or classifier.
+"""The data of a label table: one row per object, one column per base clustering or classifier.
 
-Models, engine and commands read labels only from here. A column is hard (an object has one category or none)
-or soft (an object has a probability for every category, or nothing). Categories are sorted integers or names,
-and `codes` count into them: two sites agree on a code once they agree on the categories (`Column.recode`).
+A column is hard (an object has one category or none) or soft (an object has a probability for every category, or is
+missing). Categories are sorted integers or names, and `codes` are indices into them: two sites mean the same by a code
+once they use the same categories (`Column.recode`).
 
-Text, of ids, names and labels alike, is stripped and Unicode-NFC-normalised: the same word typed on two
-systems is the same object. What a table shows of itself (repr, errors) never includes an id or a label.
+The text of ids, names and labels is stripped and Unicode-NFC-normalised, so that the same word typed on two systems is
+the same object. The repr of a table and its errors never include an id or a label.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,14 @@ class Column:
             self._refuse_improper(self.probabilities)
 
     def _refuse_improper(self, probabilities: NDArray[np.float64]) -> None:
-        """A row is a distribution or missing altogether: anything else would count as more or less than a label."""
+        """Raise LabelError unless each row is a distribution or completely missing. Any other row would count as more
+        or less than one label."""
         missing = np.isnan(probabilities)
         with np.errstate(invalid="ignore"):
             proper = (probabilities >= 0).all(axis=1) & (np.abs(probabilities.sum(axis=1) - 1.0) <= 1e-6)
         improper = ~(proper | missing.all(axis=1))
         if improper.any():
-            problem = "probabilities are not negative and sum to 1, or are all missing"
+            problem = "expected probabilities of 0 or more that sum to 1, or all missing"
             raise LabelError(problem, row=int(improper.argmax()), column=self.name)
 
     @property
@@ -60,7 +61,7 @@ class Column:
 
     @property
     def n_objects(self) -> int:
-        """How many objects there are, with and without a label here."""
+        """The number of objects, with and without a label in this column."""
         return len(self.observed if self.codes is None else self.codes)
 
     @property
@@ -81,7 +82,7 @@ class Column:
 
     @property
     def likeliest(self) -> NDArray[np.int32]:
-        """(n,) the code of each label; of a soft one its most likely category; -1 = missing."""
+        """(n,) the code of each label, for a soft label that of its most likely category; -1 = missing."""
         if self.codes is not None:
             return self.codes
         assert self.probabilities is not None
@@ -89,7 +90,7 @@ class Column:
         return np.where(self.observed, best, -1).astype(np.int32)
 
     def recode(self, categories: Categories) -> Column:
-        """The same labels, counted in other categories, which must include all that are used."""
+        """The same labels with codes for other categories, which must include all that are used."""
         position = {category: at for at, category in enumerate(categories)}
         target = np.array([position.get(category, -1) for category in self.categories], dtype=np.int32)
         absent = LabelError("the new categories lack one that this column uses", column=self.name)
@@ -108,8 +109,8 @@ class Column:
 
 
 @dataclass(frozen=True, eq=False)
-class LabelTable:
-    """What one site knows: its objects and their labels."""
+class LabelData:
+    """Objects and their labels. `LabelTable` adds the ways to read them from arrays and files."""
 
     ids: NDArray[np.str_] = field(repr=False)  # (n,) unique
     columns: tuple[Column, ...]
@@ -123,7 +124,7 @@ class LabelTable:
 
     @property
     def n_objects(self) -> int:
-        """How many objects there are."""
+        """The number of objects."""
         return len(self.ids)
 
     @property
@@ -145,14 +146,14 @@ class LabelTable:
         return found
 
     def column(self, name: str) -> Column:
-        """The column of this name; UnknownColumn when there is none."""
+        """The column of this name. Raises UnknownColumn if there is none."""
         for column in self.columns:
             if column.name == name:
                 return column
         known = listed(column.name for column in self.columns)
         raise UnknownColumn(f"unknown column; the columns are {known}", source=self.source, column=name)
 
-    def select(self, rows: Any = None, columns: Iterable[str] | None = None) -> LabelTable:
+    def select(self, rows: Any = None, columns: Iterable[str] | None = None) -> Self:
         """Some objects (indices, mask or slice) and columns (names) in that order, in the same categories."""
         names = [columns] if isinstance(columns, str) else columns
         chosen = self.columns if names is None else tuple(self.column(name) for name in names)
@@ -167,76 +168,9 @@ class LabelTable:
             raise LabelError("an object is selected twice: ids are unique", source=self.source)
         return replace(self, ids=self.ids[index], columns=tuple(column.take(index) for column in chosen))
 
-    @classmethod
-    def from_arrays(
-        cls,
-        labels: Any,
-        ids: Any = None,
-        columns: Iterable[object] | None = None,
-        classifiers: Iterable[str] = (),
-        *,
-        noise: Noise = "missing",
-    ) -> LabelTable:
-        """A table from an (n, m) array, nested lists, or a pandas, polars or pyarrow table.
-
-        Missing: a negative integer (unless noise="keep"), NaN, None, empty text. Text stays text, even "1".
-        `classifiers` says which columns are classifiers, by name or glob. Rows in errors are 0-based.
-        A LabelTable is returned as it is, whatever the other arguments.
-        """
-        if isinstance(labels, LabelTable):
-            return labels
-        from ce.labels.arrays import table_from_arrays
-
-        return table_from_arrays(labels, ids, columns, classifiers, noise)
-
-    @classmethod
-    def from_csv(
-        cls,
-        path: FilePath,
-        id: str = "id",
-        classifiers: Iterable[str] = (),
-        *,
-        columns: Iterable[str] | None = None,
-        noise: Noise = "missing",
-    ) -> LabelTable:
-        """A table from a CSV or TSV label file, gzipped or not; see `ce.labels.files`. `columns`: only these."""
-        from ce.labels import files
-
-        return files.read_csv(path, id, classifiers, columns, noise)
-
-    @classmethod
-    def from_parquet(
-        cls,
-        path: FilePath,
-        id: str = "id",
-        classifiers: Iterable[str] = (),
-        *,
-        columns: Iterable[str] | None = None,
-        noise: Noise = "missing",
-    ) -> LabelTable:
-        """A table from a Parquet label file (needs pyarrow); see `ce.labels.files`. `columns`: only these."""
-        from ce.labels import files
-
-        return files.read_parquet(path, id, classifiers, columns, noise)
-
-    @classmethod
-    def from_file(
-        cls,
-        path: FilePath,
-        id: str = "id",
-        classifiers: Iterable[str] = (),
-        *,
-        columns: Iterable[str] | None = None,
-        noise: Noise = "missing",
-    ) -> LabelTable:
-        """A table from a label file: Parquet if its name ends in .parquet or .pq, else CSV or TSV."""
-        parquet = os.fspath(path).lower().endswith((".parquet", ".pq"))
-        read = cls.from_parquet if parquet else cls.from_csv
-        return read(path, id, classifiers, columns=columns, noise=noise)
-
 
 def equal_rows(parts: Sequence[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int64]]:
-    """Groups the rows that are equal, byte for byte, in all `parts`: (n, *) arrays with the same n.
+    """Group the rows that are equal, byte for byte, in all `parts`: (n, *) arrays with the same n.
 
     Returns (first, inverse, weight): the first row of each group, each row's group, each group's size. Groups
     are in the order of their first rows. A model computes on `part[first]` with `weight`, and spreads its

@@ -1,4 +1,4 @@
-"""From values to labels: what one value means, a hard column from many, and ids. Shared by arrays and files."""
+"""Labels and ids from values: what a value means, hard columns, and ids. The readers of arrays and files use it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ce.errors import LabelError
 from ce.labels.names import clean_text, factorise
 from ce.labels.table import Column, Kind, Noise
 
-# Floats at or beyond this no longer hold every integer: two labels could have become one on the way here.
+# From here on floats do not hold every integer: two labels could have become equal when they were converted.
 FLOAT_LIMIT = 2**53
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-# One id of a megabyte (a quote that was never closed) would widen the array of all ids to that size.
+# Longest id, in characters. An array of ids is as wide as its longest id, for instance after an unclosed quote.
 ID_LENGTH = 1000
 # The types of pandas.NA and pandas.NaT, by name: pandas is not imported.
 PANDAS_MISSING = {"NAType", "NaTType"}
@@ -29,7 +29,7 @@ INEXACT = "a float of 2**53 or more may have lost digits: give the labels of thi
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a table comes from, and the number under which a person finds each of its rows."""
+    """Where a table comes from, and the row numbers that errors name."""
 
     source: str
     rows: Sequence[int]
@@ -40,7 +40,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value: its text (None = missing) and, if it is a number, the integer it is or why it is none."""
+    """One value: its text (None = missing) and, if it is a number, the integer or why it is not an integer."""
 
     text: str | None
     whole: int | None = None
@@ -48,7 +48,7 @@ class Reading:
 
 
 def read_value(value: object) -> Reading:
-    """A Python or numpy value, as from_arrays understands it."""
+    """The label that a Python or numpy value stands for."""
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or type(value).__name__ in PANDAS_MISSING:
@@ -77,7 +77,7 @@ def read_decimal(value: Decimal, text: str) -> Reading:
     if value != value.to_integral_value():
         return Reading(text, problem=FRACTIONAL)
     if value and value.adjusted() > 30:
-        # The integer of 1e999999 would fill memory; all that matters is that it exceeds int64, and its sign.
+        # The integer of 1e999999 would fill the memory. Only its sign matters, and that it exceeds int64.
         value = Decimal(2**64).copy_sign(value)
     return Reading(text, whole=int(value) if value else 0)
 
@@ -90,16 +90,16 @@ def hard_column(
     origin: Origin,
     noise: Noise,
 ) -> Column:
-    """A column of integers if every value is one, else of names; each distinct value is read once."""
+    """A column of integers if all values are integers, otherwise of names. Each distinct value is read once."""
     distinct, inverse = factorise(values)
     readings = [read(value) for value in distinct]
     negative = [r.whole is not None and r.whole < 0 and noise == "missing" for r in readings]
-    labels: list[Any] = [None if gone else r.text for r, gone in zip(readings, negative, strict=True)]
+    labels: list[Any] = [None if missing else r.text for r, missing in zip(readings, negative, strict=True)]
     if all(r.text is None or r.whole is not None or r.problem is not None for r in readings):
         for at, reading in enumerate(readings):
             if reading.problem is not None:
                 raise origin.error(reading.problem, int(np.argmax(inverse == at)), name)
-        # Beyond int64 the text is the label; a negative number means missing all the same.
+        # Beyond int64 the text is the label. A negative number still means missing.
         as_integers = all(r.whole is None or INT64_MIN <= r.whole <= INT64_MAX for r in readings)
         for at, reading in enumerate(readings):
             if reading.whole is not None and as_integers and not negative[at]:
@@ -117,11 +117,11 @@ def refuse_containers(values: Iterable[Any], origin: Origin, column: str) -> Non
 
 
 def array_column(name: str, kind: Kind, values: Any, origin: Origin, noise: Noise) -> Column:
-    """A hard column from a numpy array or a list; the same result as value by value, faster for numbers."""
+    """A hard column from a numpy array or a list: the same as `hard_column`, but faster for numbers."""
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf":
         values = values.tolist() if isinstance(values, np.ndarray) else values
         refuse_containers(values, origin, name)
-        # 1, 1.0 and True are equal as keys and different as text.
+        # 1, 1.0 and True are equal as keys but different as text.
         typed = [(type(value), value) for value in values]
         return hard_column(name, kind, typed, lambda key: read_value(key[1]), origin, noise)
     present = np.ones(len(values), dtype=np.bool_)
@@ -145,7 +145,7 @@ def array_column(name: str, kind: Kind, values: Any, origin: Origin, noise: Nois
 
 
 def object_ids(values: Sequence[Any], origin: Origin, column: str) -> NDArray[np.str_]:
-    """The ids as text, checked: none missing, none twice. Integers become their decimals."""
+    """The ids as text: none missing, none twice. Integers are written in decimal."""
     refuse_containers(values, origin, column)
     seen: dict[str, int] = {}
     for at, value in enumerate(values):
@@ -153,16 +153,16 @@ def object_ids(values: Sequence[Any], origin: Origin, column: str) -> NDArray[np
         if reading.text is None:
             raise origin.error("empty id: every object needs one", at, column)
         if reading.problem is not None:
-            raise origin.error("this id is a number but no integer: give ids as text", at, column)
-        # 7 and 7.0 are one id; beyond int64 `whole` may not be exact.
+            raise origin.error("this id is a number but not an integer: give ids as text", at, column)
+        # 7 and 7.0 are the same id. Beyond int64 `whole` may not be exact.
         exact = reading.whole is not None and INT64_MIN <= reading.whole <= INT64_MAX
         text = str(reading.whole) if exact else reading.text
         if len(text) > ID_LENGTH:
-            raise origin.error(f"an id longer than {ID_LENGTH} characters", at, column)
-        # numpy drops a NUL at the end of a text, csv does not quote a lone carriage return, and half a surrogate pair
+            raise origin.error(f"an id longer than {ID_LENGTH} characters: check the quotation marks", at, column)
+        # numpy drops a NUL at the end of a text, csv does not quote a single carriage return, and an unpaired surrogate
         # cannot be sent or written.
         if not text.isprintable() and any(c in "\0\r" or "\ud800" <= c <= "\udfff" for c in text):
-            raise origin.error("an id with a character that is not text", at, column)
+            raise origin.error("an id with a character that is not text: remove the character", at, column)
         other = seen.setdefault(text, at)
         if other != at:
             raise origin.error(f"the same id as in row {origin.rows[other]}: ids are unique", at, column)

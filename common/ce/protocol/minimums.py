@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from ce.errors import Refused
 from ce.labels import LabelTable
 from ce.policy import Policy
-from ce.protocol.messages.array_names import EVERYTHING, Scope
+from ce.protocol.messages.array_names import COLUMNS, EVERYTHING, Scope
 from ce.protocol.topology.enrolment import MOST_SHOWN, EnrolmentSummary
 from ce.protocol.topology.site_view import Block, Kind, SiteView
 from ce.protocol.topology.topology import Rows
@@ -119,7 +119,7 @@ class Rules:
         for name, check in self._contested(view):
             if not check.satisfied and name not in {gone for _, gone in columns}:
                 columns.append((check, name))
-                broken.append(("columns", check))
+                broken.append((COLUMNS, check))
         return Findings(arrays, tuple(objects), tuple(columns), tuple(broken))
 
     def thin_objects(

@@ -11,7 +11,7 @@
     object  a few sweeps over (mu_n, eps_n), (s_n, r_n), (d_n, r_n), see `ce.kernels.gaussian`
 
 `posterior="factorised"` is the paper's q(y) q(theta), r = 0. It costs 1/2 ln(1 + sigma²/delta²) nats per object and
-class, which mutes the clusterings; the joint posterior, with r free, is the default.
+class, which weakens the influence of the clusterings. The joint posterior, with r free, is the default.
 
 The bound per object, with phi and the Taylor points kappa_n, xi_n of the two log-sum-exp at their optimum:
     -1/2 sum_i [ln 2pi sigma_i² + (s + (mu_ni - mu_i)²)/sigma_i² + ln 2pi delta² + ((eps - mu)² + s + d - 2r)/delta²]
@@ -38,18 +38,18 @@ from ce.steps.model import (
     State,
     bound_scales,
 )
-from ce.steps.tables import PosteriorCells
+from ce.steps.smoothed_beta import PosteriorCells
 
 START_SIGMA2 = 4.0
 START_DELTA2 = 0.05
-#: Variances below this are held there: with soft votes and many iterations sigma² can collapse.
+#: Lower limit of variances: with soft votes and many iterations sigma² can collapse.
 SMALLEST_VARIANCE = 1e-6
-#: Local sweeps of the object step per iteration: no communication, half the exchanges.
+#: Local sweeps of the object step per iteration. They need no communication, and halve the number of exchanges.
 SWEEPS = 5
-#: Hard bounds of the logits' distance from their mean and of its square, so that their sums have a scale.
+#: Limits of the logits' distance from their mean and of its square; the scales of their sums follow from them.
 LARGEST_LOGIT = 128.0
 LARGEST_SQUARE = 2.0**15
-#: Cohen's kappa below which the clusterings are not trusted with the start: they do not follow the classes.
+#: With a smaller Cohen's kappa the start does not use the clusterings, because they do not follow the classes.
 GUARD = 0.3
 
 
@@ -112,8 +112,8 @@ class BC3ESteps(PosteriorCells):
             globals_["start_sd"] = np.where(follows, before["sd"], 1.0)
         return globals_
 
-    def start_table(self, drawn: Reals) -> Reals:
-        """Uniform, so that the first round reveals no cluster label; classes are told apart by the votes."""
+    def start_beta(self, drawn: Reals) -> Reals:
+        """Uniform, so that the first round reveals no cluster label; the votes distinguish the classes."""
         return np.full_like(drawn, 1.0 / max(drawn.shape[-1], 1))
 
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
@@ -156,7 +156,7 @@ class BC3ESteps(PosteriorCells):
         bound -= 0.5 * over_clusters(np.log(2 * math.pi * prior.delta2) + gap / prior.delta2)
         bound += over_clusters(opening.votes * q.mu) - r1 * q.log_kappa()[:, 0]
         bound += 0.5 * over_clusters(np.log((2 * math.pi * math.e) ** 2 * (q.s * q.d - np.square(q.r))))
-        # The cells saw exp(eps) divided by its largest entry; their logarithms lack that factor, once per label.
+        # The cell step used exp(eps) divided by its largest entry; its logarithms lack that factor, once per label.
         bound += opening.labels * (q.eps.max(axis=1) - q.log_xi()[:, 0])
         return {
             "bound": bound,
@@ -167,7 +167,7 @@ class BC3ESteps(PosteriorCells):
 
     def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         new = dict(globals_)
-        # The first object states are guesses: sigma² and delta² keep their starting values until a step was taken.
+        # The first object states are guesses: sigma² and delta² are not updated before the first object step.
         if iteration > 1:
             shift = totals["deviation"] / sizes.objects
             new["mu"] = globals_["mu"] + shift
@@ -188,7 +188,7 @@ class BC3ESteps(PosteriorCells):
 
 
 class DiffusedBC3E(DiffusionSteps):
-    """The diffused start as a stage of its own, followed by BC3E."""
+    """The diffused start as the first stage, followed by BC3E as the second."""
 
     def __init__(self, model: BC3ESteps) -> None:
         super().__init__(model.k)

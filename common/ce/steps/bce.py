@@ -29,7 +29,7 @@ from ce.steps.model import (
     State,
     bound_scales,
 )
-from ce.steps.tables import PosteriorCells
+from ce.steps.smoothed_beta import PosteriorCells
 
 NEWTON_ITERATIONS = 10
 #: The start of a job, and of an estimator by default: alpha is held at this value for so many iterations.
@@ -138,7 +138,7 @@ class BCESteps(PosteriorCells):
         gamma, mean_log = state["gamma"], state["mean_log"]
         bound = log_beta(gamma) - log_beta(alpha)
         bound += over_clusters((alpha - gamma) * mean_log)
-        # The cells saw exp(El) divided by its largest entry; their logarithms lack that factor, once per label.
+        # The cell step used exp(El) divided by its largest entry; its logarithms lack that factor, once per label.
         bound += opening.labels * state["largest"][:, 0]
         shares = {"bound": bound}
         match self.alpha_step(iteration):
@@ -146,7 +146,7 @@ class BCESteps(PosteriorCells):
                 shares["mean_log"] = mean_log
             case "joint":
                 total = alpha.sum(axis=1, keepdims=True)
-                # All arguments in one array: for the few objects of a small site calls cost more than numbers.
+                # All arguments in one array: with few objects, the number of calls determines the time.
                 k = self.k
                 sizes = np.empty((len(alpha), k + 1, sums.shape[-1] + 1))
                 sizes[:, :k, :1], sizes[:, k:, :1] = alpha, total
@@ -193,7 +193,7 @@ class BCESteps(PosteriorCells):
 
 
 def _posterior(gamma: Reals) -> State:
-    """Everything that follows from g: El, and exp(El) scaled so that its largest entry per object is 1."""
+    """The state that follows from g: El, and exp(El) scaled so that its largest entry per object is 1."""
     mean_log = psi(gamma) - psi(over_clusters(gamma))[:, None]
     largest = mean_log.max(axis=1, keepdims=True)
     return {

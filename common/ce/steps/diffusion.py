@@ -1,11 +1,11 @@
-"""Votes diffused over the clusterings: a start for BC3E where few objects have reliable votes.
+"""Diffusion of votes over the clusterings: a start for BC3E where few objects have reliable votes.
 
     column  h_mj = mean of v over the objects with label j in clustering m
     object  v_n = mean over its clusterings of h_{m, w2_nm}          v_n starts as the object's votes, c_n / r1_n
 
-Linear and label-free in the same places as any model, so it runs through the same two reductions, in any layout.
-Its "bound" is constant. The globals are what the start needs: mean and deviation of v, and Cohen's kappa between the
-classes that v and the votes prefer, the guard against clusterings that do not follow the classes.
+It has the same four steps as any model, so that it runs in any layout. Its bound is constant. The globals are what the
+start needs: mean and standard deviation of v, and Cohen's kappa between the classes that v and the votes prefer, by
+which clusterings that do not follow the classes are recognised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ce.steps.agreement import agreement, kappa
 from ce.steps.model import GlobalDecision, Model, Opening, Sizes, State, bound_scales
 
 ROUNDS = 100
-#: Well-connected clusterings mix the votes until nothing is left to standardise: stop before that.
+#: Diffusion stops at this standard deviation: well-connected clusterings make the votes of all objects equal.
 SMALLEST_DEVIATION = 0.01
 
 
@@ -54,7 +54,7 @@ class DiffusionSteps(Model):
     def start_globals(self, sizes: Sizes, before: State | None) -> State:
         return {"mean": np.zeros((1, self.k)), "sd": np.zeros((1, 1)), "kappa": np.zeros((1, 1))}
 
-    def start_table(self, drawn: Reals) -> Reals:
+    def start_beta(self, drawn: Reals) -> Reals:
         return np.zeros_like(drawn)
 
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
@@ -63,8 +63,8 @@ class DiffusionSteps(Model):
     def message(self, state: State) -> Reals:
         return state["votes"]
 
-    def object_sums(self, tables: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
-        return lookup_sums(tables, cells, n, scales["objects"])
+    def object_sums(self, betas: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
+        return lookup_sums(betas, cells, n, scales["objects"])
 
     def column_sums(self, message: Reals, cells: TileCells, scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])
@@ -73,11 +73,11 @@ class DiffusionSteps(Model):
         """Each category's votes as proportions over the classes."""
         return _proportions(decode(sums, scale), np.zeros((1, 1, 1)))
 
-    def prior(self, table: Reals) -> Reals:
-        return np.zeros_like(table)
+    def prior(self, beta: Reals) -> Reals:
+        return np.zeros_like(beta)
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
-        # In the first round every table is empty, the sums are zero, and the votes stand as they are.
+        # In the first round all column parameters and sums are zero, and the votes stay as they are.
         return {"votes": _proportions(sums, state["votes"])}
 
     def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
@@ -86,7 +86,7 @@ class DiffusionSteps(Model):
             "bound": np.zeros((votes.shape[0], votes.shape[2])),
             "mean": votes,
             "square": np.square(votes),
-            # Centred like the start itself, by the mean of the round before: classes need not be equally frequent.
+            # Centred by the mean of the round before, like the start, because classes may differ in frequency.
             "agreement": agreement(votes - globals_["mean"][:, :, None], opening),
         }
 
@@ -105,7 +105,7 @@ class DiffusionSteps(Model):
 
 
 def _proportions(amounts: Reals, otherwise: Reals) -> Reals:
-    """amounts (starts, k, ...) over their sum along k; `otherwise` where there is nothing."""
+    """amounts (starts, k, ...) divided by their sum along k; `otherwise` where the sum is 0."""
     total = over_clusters(amounts)[:, None]
     something = total > 0
     result: Reals = np.where(something, amounts / np.where(something, total, 1.0), otherwise)

@@ -1,7 +1,8 @@
 """Steps for the parameter of a Dirichlet distribution, for all starts at once; every alpha_h stays in [FLOOR, CEILING].
 
-On ensembles of good clusterings the optimum is alpha -> 0 (BCE becomes the mixture model), approached like 1/iteration
-by plain EM; from flat starts alpha -> infinity is a bad absorbing optimum. Hence the floor, the ceiling and `joint`.
+On ensembles of good clusterings the optimum is alpha -> 0, where BCE becomes the mixture model; plain EM approaches it
+like 1/iteration. From flat starts alpha -> infinity is a bad local optimum. So there are a floor, a ceiling and
+`joint_step`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ce.ring import Reals
 
 FLOOR = 0.01
 CEILING = 1e4
-#: Beyond this the joint step's Hessian is all cancellation: the direction would be rounding errors.
+#: For a larger alpha the Hessian of the joint step is lost to cancellation, and its direction would be rounding errors.
 NEWTON_CEILING = 100.0
 _STEPS = 100
 _HALVINGS = 40
@@ -43,7 +44,7 @@ def maximise(alpha: Reals, mean_log: Reals) -> Reals:
         for _ in range(_HALVINGS):
             trial = np.clip(alpha + size[:, None] * direction, FLOOR, CEILING)
             reached = objective(trial, mean_log)
-            # Near the optimum the objective is flat to the last bit: rounding must not stop a step that is right.
+            # Near the optimum the objective is flat to the last bit: rounding errors must not stop a correct step.
             worse = reached < value - ROUNDING * (1.0 + np.abs(value))
             if not worse.any():
                 break
@@ -61,7 +62,7 @@ def maximise(alpha: Reals, mean_log: Reals) -> Reals:
 def joint_step(alpha: Reals, rise: Reals, fall: Reals, total_rise: Reals, total_fall: Reals) -> tuple[Reals, Reals]:
     """One step of alpha and all object states together: (trial, fallback), each (starts, k).
 
-    Given per-object sums S, g = alpha + S is optimal for every alpha, and what is left is the Pólya likelihood
+    Given per-object sums S, g = alpha + S is optimal for every alpha, and the bound becomes the Pólya likelihood
     sum_i [ln B(alpha + S_i) - ln B(alpha)]. Its derivatives need only
         rise_h = sum_i psi(alpha_h + S_ih) - psi(alpha_h)          fall_h = sum_i psi'(alpha_h) - psi'(alpha_h + S_ih)
     and the same two with sum alpha and M_i (total_rise, total_fall). The trial is a Newton step where the Hessian is

@@ -27,13 +27,13 @@ from ce.steps.model import (
     State,
     bound_scales,
 )
-from ce.steps.tables import SmoothedTables
+from ce.steps.smoothed_beta import SmoothedBeta
 
-#: exp() of anything smaller is zero in double precision: it stands for ln 0 in sums, which must be finite.
+#: Stands for ln 0 in sums, which must be finite. exp() of a smaller number is zero in double precision.
 LOG_ZERO = -800.0
 
 
-class MixtureSteps(SmoothedTables):
+class MixtureSteps(SmoothedBeta):
     phases = 2
     broadcast = ("weights",)
     cell_terms = (LOG_ZERO, 0.0)
@@ -69,8 +69,8 @@ class MixtureSteps(SmoothedTables):
     def message(self, state: State) -> Reals:
         return state["responsibility"]
 
-    def object_sums(self, tables: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
-        return lookup_sums([log_or_floor(table) for table in tables], cells, n, scales["objects"])
+    def object_sums(self, betas: list[Reals], cells: TileCells, n: int, scales: Mapping[str, Scale]) -> Words:
+        return lookup_sums([log_or_floor(beta) for beta in betas], cells, n, scales["objects"])
 
     def column_sums(self, message: Reals, cells: TileCells, scales: Mapping[str, Scale]) -> list[Words]:
         return count_sums(message, cells, scales["columns"])

@@ -77,7 +77,7 @@ def _ce(capfd: pytest.CaptureFixture[str]) -> Ce:
 
 
 def process(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """The command in a separate process."""
     settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "check": False, "text": True} | settings
     return subprocess.run([CE, *map(str, arguments)], **settings)
 
@@ -118,12 +118,12 @@ def _files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             column[i] = CLASSES[rng.integers(3)]
 
     def table(columns: dict[str, list[str]]) -> tuple[list[str], Rows]:
-        return ["id", *columns], [[own, *(c[i] for c in columns.values())] for i, own in enumerate(ids)]
+        return ["id", *columns], [[id_, *(c[i] for c in columns.values())] for i, id_ in enumerate(ids)]
 
     write(folder / "labels.csv", *table(cells))
     write(folder / "votes.csv", *table(cells | votes))
-    write(folder / "truth.csv", ["id", "group"], [[own, f"{LABEL}{c}"] for own, c in zip(ids, truth, strict=True)])
-    write(folder / "classes.csv", ["id", "class"], [[own, CLASSES[c]] for own, c in zip(ids, truth, strict=True)])
+    write(folder / "truth.csv", ["id", "group"], [[id_, f"{LABEL}{c}"] for id_, c in zip(ids, truth, strict=True)])
+    write(folder / "classes.csv", ["id", "class"], [[id_, CLASSES[c]] for id_, c in zip(ids, truth, strict=True)])
     return folder
 
 
@@ -213,7 +213,7 @@ def test_fit_writes_a_consensus_file(files: Path, tmp_path: Path, ce_: Ce) -> No
     rows = consensus(out, ["p0", "p1", "p2"])
     given = LabelTable.from_csv(files / "labels.csv")
     assert list(rows) == given.ids.tolist()
-    unlabelled = [own for own, row in rows.items() if row[1] == ""]
+    unlabelled = [id_ for id_, row in rows.items() if row[1] == ""]
     assert unlabelled == given.ids[~given.labelled].tolist() == [given.ids[0]]
     assert [path.name for path in out.parent.iterdir()] == ["consensus.csv"]
 
@@ -237,7 +237,7 @@ def test_bc3e_writes_class_names(files: Path, tmp_path: Path, ce_: Ce) -> None:
     with_classes = [argument for name in reversed(CLASSES) for argument in ("--class", name)]
     ce_("fit", files / "votes.csv", "--model", "bc3e", *with_classes, "--out", tmp_path / "given.csv")
     given = consensus(tmp_path / "given.csv", [f"p:{name}" for name in reversed(CLASSES)])
-    assert {own: row[1] for own, row in given.items()} == {own: row[1] for own, row in rows.items()}
+    assert {id_: row[1] for id_, row in given.items()} == {id_: row[1] for id_, row in rows.items()}
 
 
 def test_bc3e_takes_classes_that_are_numbers(tmp_path: Path, ce_: Ce) -> None:
@@ -262,7 +262,7 @@ def test_ties_go_to_the_lowest_and_an_object_without_a_label_has_none(tmp_path: 
 
 def test_ids_survive_whatever_they_contain(tmp_path: Path, ce_: Ce) -> None:
     ids = ["a,b", 'say "hi"', "two\nlines", "é中", "007", "NA", "=1+1", "[red]x[/red]"]
-    path = write(tmp_path / "odd.csv", ["id", "x", "y"], [[own, str(i % 2), str(i % 2)] for i, own in enumerate(ids)])
+    path = write(tmp_path / "odd.csv", ["id", "x", "y"], [[id_, str(i % 2), str(i % 2)] for i, id_ in enumerate(ids)])
     assert ce_("fit", path, "--clusters", 2, "--out", tmp_path / "out.csv").code == 0
     assert list(consensus(tmp_path / "out.csv", ["p0", "p1"])) == ids
     assert LabelTable.from_csv(tmp_path / "out.csv", columns=["label"]).ids.tolist() == ids
@@ -308,11 +308,11 @@ def test_a_split_gives_every_object_the_row_of_fit(
     for name, size in summary["sites"].items():
         rows = consensus(tmp_path / "split" / f"{name}.csv", ["p0", "p1", "p2"])
         assert len(rows) == size
-        for own, row in rows.items():
-            assert row == whole[own]
+        for id_, row in rows.items():
+            assert row == whole[id_]
         seen |= set(rows)
     # Objects without a label go to no site, except that a site of columns lists all objects.
-    assert seen == {own for own, row in whole.items() if row[1] or kind == "columns"}
+    assert seen == {id_ for id_, row in whole.items() if row[1] or kind == "columns"}
 
 
 @pytest.mark.parametrize("split", ["rows:3", "columns:3", "blocks:4"])
@@ -322,8 +322,8 @@ def test_a_split_of_votes_gives_every_object_the_row_of_fit(split: str, files: P
     ended = ce_("simulate", files / "votes.csv", "--model", "bc3e", "--split", split, "--out", tmp_path / "split")
     assert ended.code == 0
     for path in (tmp_path / "split").iterdir():
-        for own, row in consensus(path, [f"p:{name}" for name in CLASSES]).items():
-            assert row == whole[own]
+        for id_, row in consensus(path, [f"p:{name}" for name in CLASSES]).items():
+            assert row == whole[id_]
 
 
 def test_simulate_names_sites_by_their_files(sites: list[Path], tmp_path: Path, ce_: Ce) -> None:
@@ -335,7 +335,7 @@ def test_simulate_names_sites_by_their_files(sites: list[Path], tmp_path: Path, 
     found = [consensus(Path(path), ["p0", "p1", "p2"]) for path in summary["written"]]
     for rows, path in zip(found, sites, strict=True):
         assert list(rows) == LabelTable.from_csv(path).ids.tolist()
-    assert all(found[0][own] == row for own, row in found[1].items())
+    assert all(found[0][id_] == row for id_, row in found[1].items())
     # Neither the order of the files nor the way that messages take means anything.
     ce_("simulate", *reversed(sites), "--clusters", 3, "--out", tmp_path / "again")
     assert ce_("simulate", *sites, "--clusters", 3, "--transport", "grpc", "--out", tmp_path / "over grpc").code == 0
@@ -403,15 +403,15 @@ def test_a_simulation_says_in_which_mode_it_ran_and_every_mode_writes_the_same(
     sites: list[Path], tmp_path: Path, ce_: Ce, privacy: str
 ) -> None:
     how = ("simulate", *sites, "--clusters", 3, "--restarts", 1, "--max-iterations", 5)
-    shown = ce_(*how, "--privacy", privacy, "--out", tmp_path / privacy).out
-    assert re.search(rf"layout +│ arbitrary, {privacy} sums", shown)
+    ended = ce_(*how, "--privacy", privacy, "--out", tmp_path / privacy)
+    assert re.search(rf"layout +│ arbitrary, {privacy} sums", ended.out)
     summary = json.loads(ce_(*how, "--out", tmp_path / "default", "--format", "json").out)
     assert summary["privacy"] == "masked"
     for path in sites:
         assert (tmp_path / privacy / path.name).read_bytes() == (tmp_path / "default" / path.name).read_bytes()
 
 
-def test_what_a_rule_leaves_out_is_said_and_has_a_label(
+def test_objects_that_a_rule_leaves_out_are_reported_and_get_a_label(
     files: Path, sites: list[Path], tmp_path: Path, ce_: Ce
 ) -> None:
     header, rows = read(files / "labels.csv")
@@ -419,10 +419,10 @@ def test_what_a_rule_leaves_out_is_said_and_has_a_label(
     rules = tmp_path / "rules.toml"
     rules.write_text("min_sites = 1\nmin_objects = 1\nmin_foreign_columns = 9\n")
     how = ("simulate", sites[0], east, "--clusters", 3, "--restarts", 1, "--policy", rules, "--out", tmp_path / "out")
-    shown = ce_(*how)
-    assert "left out at north: 15 of its objects (min_foreign_columns)" in shown.out
+    ended = ce_(*how)
+    assert "left out at north: 15 of its objects (min_foreign_columns)" in ended.out
     excluded = json.loads(ce_(*how, "--format", "json").out)["excluded"]
-    assert [(own["site"], own["rule"], own["objects"]) for own in excluded][:2] == [
+    assert [(entry["site"], entry["rule"], entry["objects"]) for entry in excluded][:2] == [
         ("north", "min_foreign_columns", 15),
         ("east", "min_foreign_columns", 15),
     ]
@@ -477,8 +477,8 @@ def test_metrics_of_consensus_files(files: Path, tmp_path: Path, ce_: Ce) -> Non
     assert same["vi"] == pytest.approx(0.0, abs=1e-12)
     scores = json.loads(ce_("metrics", files / "truth.csv", tmp_path / "b.csv", "--format", "json").out)
     rows = consensus(tmp_path / "b.csv", ["p0", "p1", "p2"])
-    pairs = [(own, label) for own, label in read(files / "truth.csv")[1] if rows[own][1]]
-    known, found = [label for _, label in pairs], [int(rows[own][1]) for own, _ in pairs]
+    pairs = [(id_, label) for id_, label in read(files / "truth.csv")[1] if rows[id_][1]]
+    known, found = [label for _, label in pairs], [int(rows[id_][1]) for id_, _ in pairs]
     codes = np.unique(known, return_inverse=True)[1]
     assert scores.pop("objects") == N_OBJECTS - 1
     measures = [
@@ -637,7 +637,7 @@ def _good(tmp_path: Path) -> Path:
         (["simulate", "{good}", "--clusters", "2", "--split", "rows:0"], 2, "rows:N"),
         (["simulate", "{good}", "--clusters", "2", "--split", "rows:4"], 3, "only 3 objects"),
         (["simulate", "{good}", "--clusters", "2", "--split", "columns:3"], 3, "only 2 columns"),
-        (["fit", "{good}", "--clusters", "2", "--truth", "{other}"], 3, "other.csv: names none of the objects"),
+        (["fit", "{good}", "--clusters", "2", "--truth", "{other}"], 3, "other.csv: has none of the objects"),
         (["fit", "{good}", "--clusters", "2", "--truth", "{good}"], 3, "good.csv: which column?"),
         (["metrics", "{good}", "{other}", "--column-a", "x"], 3, "no id in common"),
         (["metrics", "{good}", "{other}"], 3, "good.csv: which column? say --column-a; the columns are x, y"),
@@ -833,19 +833,19 @@ def test_ctrl_c_in_the_middle_of_a_fit_on_a_terminal(tmp_path: Path) -> None:
         long_fit(tmp_path), stdout=subprocess.PIPE, stderr=terminal, env=os.environ | {"TERM": "xterm"}
     )
     os.close(terminal)
-    shown = b""
+    output = b""
     with fit:
         try:
-            while b"iteration" not in shown:
-                shown += os.read(main_end, 4096)
+            while b"iteration" not in output:
+                output += os.read(main_end, 4096)
             fit.send_signal(signal.SIGINT)
-            shown += read_to_end(main_end)
+            output += read_to_end(main_end)
             out = fit.communicate()[0]
         finally:
             fit.kill()
     assert fit.returncode == 130
     assert out == b""
-    text = shown.decode()
+    text = output.decode()
     assert "\x1b[?25l" in text  # the cursor is hidden while the bar moves
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert "interrupted" in text
@@ -880,11 +880,11 @@ def test_progress_is_for_terminals(files: Path) -> None:
     main_end, terminal = pty.openpty()
     done = process(*arguments, stderr=terminal, env=os.environ | {"TERM": "xterm"})
     os.close(terminal)
-    shown = read_to_end(main_end).decode()
+    output = read_to_end(main_end).decode()
     assert done.returncode == 0
-    assert "iteration" in shown
-    assert "bound" in shown
-    assert ID not in shown
+    assert "iteration" in output
+    assert "bound" in output
+    assert ID not in output
     assert "\x1b" not in done.stdout
 
 
@@ -949,9 +949,9 @@ def test_as_a_process(files: Path, sites: list[Path], tmp_path: Path) -> None:
 
 def test_capacity_says_what_a_job_would_take(ce_: Ce) -> None:
     asked = ("capacity", "--sites", 4, "--objects", 1000, "--columns", 5, "--categories", 8, "--clusters", 3)
-    told = ce_(*asked, "--shared", 500, "--iterations", 9)
-    assert told.code == 0
-    assert re.search(r"exchanges +12\n", told.out)
+    ended = ce_(*asked, "--shared", 500, "--iterations", 9)
+    assert ended.code == 0
+    assert re.search(r"exchanges +12\n", ended.out)
     facts = json.loads(ce_(*asked, "--shared", 500, "--format", "json").out)
     twice = json.loads(ce_(*asked, "--shared", 1000, "--format", "json").out)
     assert 1.9 < twice["from_a_site_each_iteration"] / facts["from_a_site_each_iteration"] < 2.0

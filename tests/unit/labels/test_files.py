@@ -204,7 +204,7 @@ def test_an_id_may_look_missing(tmp_path: Path) -> None:
         ),
         ("SECRET1,1,SECRET2\nSECRET3,2,SECRET4\n", None, "id", "which must be the header"),
         ("SECRET1,,SECRET2\nSECRET3,2,SECRET4\n", None, "id", "which must be the header"),
-        ("id;c;SECRET\nSECRET1;1;2\n", None, "id", "separated by something else"),
+        ("id;c;SECRET\nSECRET1;1;2\n", None, "id", "check the separator"),
         ("id,c\nSECRET1,1\nSECRET2,1,137\n", 3, None, "3 fields, expected 2"),
         ('id,c\n"SECRET\n\n1",1\n\nSECRET2\n', 6, None, "1 fields, expected 2"),
         ("id,c,\nSECRET1,1,2\n", None, None, "field 3 of the header has an empty name"),
@@ -357,7 +357,7 @@ def test_parquet_types(tmp_path: Path) -> None:
     [
         ({"id": ["a", None], "c": [1, 2]}, 3, "id", "empty id"),
         ({"id": [137, 137], "c": [1, 2]}, 3, "id", "the same id as in row 2"),
-        ({"id": [1.0, 0.137], "c": [1, 2]}, 3, "id", "no integer"),
+        ({"id": [1.0, 0.137], "c": [1, 2]}, 3, "id", "not an integer"),
         ({"id": [["SECRET"], ["b"]], "c": [1, 2]}, 2, "id", "container"),
         ({"key": ["SECRET", "b"], "c": [1, 2]}, None, "id", "which must be the header"),
         ({"id": ["a", "b"], "c": [1.0, 0.137]}, 3, "c", "fractional"),

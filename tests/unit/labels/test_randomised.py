@@ -1,4 +1,4 @@
-"""Randomised response: as often as it says, the same in every job, and worth the epsilon that is written down."""
+"""Randomised response: labels are replaced with probability p, in the same way in every job, and epsilon is right."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def table(n: int, m: int, k: int, seed: int = 0) -> ce.LabelTable:
     return ce.LabelTable.from_arrays(labels, ids=[f"object {i}" for i in range(n)], columns=names, classifiers=["c0"])
 
 
-def labels_of(own: ce.LabelTable) -> dict[tuple[str, str], object]:
+def labels_of(labels: ce.LabelTable) -> dict[tuple[str, str], object]:
     """Every label, by object and column."""
     found: dict[tuple[str, str], object] = {}
-    for column in own.columns:
+    for column in labels.columns:
         assert column.codes is not None
-        for name, code in zip(own.ids.tolist(), column.codes.tolist(), strict=True):
+        for name, code in zip(labels.ids.tolist(), column.codes.tolist(), strict=True):
             found[name, column.name] = None if code < 0 else column.categories[code]
     return found
 
@@ -44,24 +44,24 @@ def labels_of(own: ce.LabelTable) -> dict[tuple[str, str], object]:
 def test_the_order_of_rows_and_columns_changes_nothing(
     n: int, m: int, k: int, p: float, random: Random, data: st.DataObject
 ) -> None:
-    own = table(n, m, k)
-    rows, names = list(range(n)), [column.name for column in own.columns]
+    labels = table(n, m, k)
+    rows, names = list(range(n)), [column.name for column in labels.columns]
     random.shuffle(rows)
     random.shuffle(names)
-    once = randomise(own, p, SECRET)
-    assert labels_of(randomise(own.select(rows, names), p, SECRET)) == labels_of(once)
-    assert labels_of(randomise(own, p, SECRET)) == labels_of(once), "the same in every later run"
+    once = randomise(labels, p, SECRET)
+    assert labels_of(randomise(labels.select(rows, names), p, SECRET)) == labels_of(once)
+    assert labels_of(randomise(labels, p, SECRET)) == labels_of(once), "the same in every later run"
     some = data.draw(st.lists(st.sampled_from(rows), unique=True, min_size=1))
-    assert labels_of(randomise(own.select(some), p, SECRET)).items() <= labels_of(once).items()
+    assert labels_of(randomise(labels.select(some), p, SECRET)).items() <= labels_of(once).items()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 6), st.floats(0, 1, exclude_max=True))
 def test_what_is_missing_stays_missing_and_nothing_new_appears(n: int, k: int, p: float) -> None:
-    own = table(n, 2, k)
-    noisy = randomise(own, p, SECRET)
-    assert noisy.ids is own.ids
-    for before, after in zip(own.columns, noisy.columns, strict=True):
+    labels = table(n, 2, k)
+    noisy = randomise(labels, p, SECRET)
+    assert noisy.ids is labels.ids
+    for before, after in zip(labels.columns, noisy.columns, strict=True):
         assert (before.name, before.kind, before.categories) == (after.name, after.kind, after.categories)
         assert np.array_equal(before.observed, after.observed)
         assert after.codes is not None
@@ -69,11 +69,11 @@ def test_what_is_missing_stays_missing_and_nothing_new_appears(n: int, k: int, p
 
 
 @pytest.mark.parametrize(("p", "k"), [(0.1, 2), (0.5, 5), (0.9, 3)])
-def test_labels_are_replaced_as_often_as_it_says_and_evenly(p: float, k: int) -> None:
+def test_labels_are_replaced_with_probability_p_and_evenly(p: float, k: int) -> None:
     n = 20_000
     rng = np.random.default_rng(1)
-    own = ce.LabelTable.from_arrays(rng.integers(0, k, (n, 2)))
-    for before, after in zip(own.columns, randomise(own, p, SECRET).columns, strict=True):
+    labels = ce.LabelTable.from_arrays(rng.integers(0, k, (n, 2)))
+    for before, after in zip(labels.columns, randomise(labels, p, SECRET).columns, strict=True):
         assert before.codes is not None
         assert after.codes is not None
         changed = before.codes != after.codes
@@ -87,23 +87,23 @@ def test_labels_are_replaced_as_often_as_it_says_and_evenly(p: float, k: int) ->
 def test_cells_secrets_columns_and_labels_are_drawn_apart() -> None:
     n, k, p = 5000, 4, 0.5
     same = np.repeat(np.random.default_rng(2).integers(0, k, (n, 1)), 2, axis=1)
-    own = ce.LabelTable.from_arrays(same, columns=["a", "b"])
-    mine, theirs = randomise(own, p, SECRET), randomise(own, p, OTHER)
-    kept = [column.codes == same[:, 0] for table in (mine, theirs) for column in table.columns]
+    labels = ce.LabelTable.from_arrays(same, columns=["a", "b"])
+    mine, theirs = randomise(labels, p, SECRET), randomise(labels, p, OTHER)
+    unchanged = [column.codes == same[:, 0] for table in (mine, theirs) for column in table.columns]
     for one in range(4):
         for other in range(one):
-            both = np.mean(kept[one] & kept[other])
-            assert abs(both - kept[one].mean() * kept[other].mean()) < 0.03
-    # A label that changes is drawn anew: had the same cells been replaced by the same, a change would show the truth.
+            both = np.mean(unchanged[one] & unchanged[other])
+            assert abs(both - unchanged[one].mean() * unchanged[other].mean()) < 0.03
+    # A label that changes is drawn anew. With the same draw as before, the change would show the true label.
     moved = ce.LabelTable.from_arrays((same + 1) % k, columns=["a", "b"])
     again = randomise(moved, p, SECRET).columns[0].codes == (same[:, 0] + 1) % k
-    assert abs(np.mean(kept[0] & again) - kept[0].mean() * again.mean()) < 0.03
+    assert abs(np.mean(unchanged[0] & again) - unchanged[0].mean() * again.mean()) < 0.03
 
 
-def test_without_noise_the_table_is_what_it_was() -> None:
-    own = table(10, 2, 3)
-    assert randomise(own, 0.0, SECRET) is own
-    assert epsilons(own, 0.0) == {}
+def test_without_noise_the_table_is_unchanged() -> None:
+    labels = table(10, 2, 3)
+    assert randomise(labels, 0.0, SECRET) is labels
+    assert epsilons(labels, 0.0) == {}
 
 
 @settings(max_examples=50, deadline=None)
@@ -122,8 +122,8 @@ def test_epsilon_at_its_ends() -> None:
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, math.nan])
-def test_a_probability_that_is_none_is_refused(p: float) -> None:
-    with pytest.raises(InputError, match="randomise is a number from 0 to below 1"):
+def test_a_number_that_is_no_probability_is_refused(p: float) -> None:
+    with pytest.raises(InputError, match="randomise: expected a number of at least 0 and below 1"):
         randomise(table(3, 1, 2), p, SECRET)
 
 

@@ -306,7 +306,7 @@ def test_a_column_without_labels_is_allowed_in_arrays() -> None:
         ([1, 2], {"ids": ["a", " "]}, 1, "ids", "empty id"),
         ([1, 2], {"ids": ["a", None]}, 1, "ids", "empty id"),
         ([1, 2, 3], {"ids": ["a", SECRET, SECRET + " "]}, 2, "ids", "row 1"),
-        ([1, 2], {"ids": ["a", 0.137]}, 1, "ids", "no integer"),
+        ([1, 2], {"ids": ["a", 0.137]}, 1, "ids", "not an integer"),
         ([1, 2], {"ids": ["a", ["SECRET"]]}, 1, "ids", "container"),
         ([1, 2], {"ids": ["a", "SECRET\0"]}, 1, "ids", "not text"),
         ([1, 2], {"ids": ["a", "SECRET\ud800"]}, 1, "ids", "not text"),

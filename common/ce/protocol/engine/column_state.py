@@ -119,7 +119,7 @@ class SiteColumns:
         """A stage begins with parameters that are drawn."""
         self._parameters = {}
         for column in self.clusterings:
-            beta = model.start_table(starts.beta(column, model.n_starts, model.k))
+            beta = model.start_beta(starts.beta(column, model.n_starts, model.k))
             sums = np.zeros(beta.shape, dtype=np.int64)
             self._parameters[column.index] = ColumnParameters(column, beta, beta, sums)
 

@@ -137,6 +137,8 @@ class Scope(str):
 
 #: The scope of totals over all objects.
 EVERYTHING = Scope("global")
+#: The scope of claims on the cells of shared columns, and what the scopes of groups begin with.
+COLUMNS = Scope("columns")
 
 
 def rows_array(block: int) -> str:

@@ -1,9 +1,10 @@
-"""Peeling: whole label rows out of one site's column sums, where it has few objects.
+"""Peeling: reads whole label rows from one site's column sums, where the site has few objects.
 
-A label that one object alone has in column j adds n_hjr = phi_h ∝ m_h beta_hj(r), and the home knows beta of shared
-columns: n / beta is the object's message m, a fingerprint. The same fingerprint under labels of other columns is the
-same object, so its row is read off column by column. Objects that are known are subtracted from labels that several
-have, which leaves new ones alone: peeled until nothing moves. Objects of equal rows are peeled together.
+If only one object has the label r in column j, its sums are n_hjr = phi_h ∝ m_h beta_hj(r). The home knows beta of
+shared columns, so it can compute the object's message m = n / beta, which identifies the object. The same message under
+labels of other columns is the same object: this gives its row, column by column. Known objects are then subtracted from
+labels that several objects have, which isolates further ones, until nothing changes. Objects with equal rows are peeled
+together.
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ from itertools import combinations
 
 import numpy as np
 
-from ce.audit.views import ColumnRound, CoordinatorView
+from ce.audit.adversary_views import ColumnRound, CoordinatorView, Row
 from ce.kernels.special import over_clusters
 from ce.protocol.topology.site_view import ColumnGroup
 from ce.ring import Reals, decode
 
-#: Relative to 1: rounding of phi, divided by entries of a table.
+#: Relative to 1: rounding of phi, divided by entries of beta.
 _TOLERANCE = 1e-6
-#: Known objects whose combinations are subtracted, at most two at a time: beyond, peeling has stopped anyway.
+#: The number of known objects whose combinations, of at most two, are subtracted.
 _MOST_KNOWN = 40
-
-Row = tuple[int, ...]  # one label per column of the group; -1: none
 
 
 @dataclass(eq=False)
@@ -38,7 +37,7 @@ class _Objects:
 
 def label_rows(view: CoordinatorView, group: ColumnGroup) -> dict[str, Counter[Row]]:
     """The rows that peeling finds for each holder, with how many objects have them."""
-    known = [r for r in view.column_rounds(group.index) if r.tables is not None and r.tables.all()]
+    known = [r for r in view.column_rounds(group.index) if r.beta is not None and r.beta.all()]
     if not known:
         return {site: Counter() for site in group.holders}
     scale = view.scale(known[0].stage, "columns")
@@ -49,10 +48,10 @@ def label_rows(view: CoordinatorView, group: ColumnGroup) -> dict[str, Counter[R
 
 
 class _Cells:
-    """What is left of each label's sums while objects are peeled off."""
+    """What remains of each label's sums while objects are peeled off."""
 
     def __init__(self, group: ColumnGroup, seen: ColumnRound, sums: Reals) -> None:
-        assert seen.tables is not None
+        assert seen.beta is not None
         self._objects: list[_Objects] = []
         self._left: dict[tuple[int, int], Reals] = {}
         self._counts: dict[tuple[int, int], int] = {}
@@ -65,17 +64,17 @@ class _Cells:
                     continue
                 self._left[column, r] = cell
                 self._counts[column, r] = round(count)
-                self._beta[column, r] = seen.tables[..., where.start + r]
+                self._beta[column, r] = seen.beta[..., where.start + r]
 
     def peel(self) -> list[_Objects]:
-        moved = True
-        while moved:
-            moved = self._match() or self._subtract()
+        changed = True
+        while changed:
+            changed = self._match() or self._subtract()
         return self._objects
 
     def _match(self) -> bool:
-        """Labels whose fingerprint is that of known objects, or the same in two columns, or of one object alone."""
-        moved = False
+        """Assign labels whose message is that of known objects, or the same in two columns, or that of one object."""
+        changed = False
         for cell, count in list(self._counts.items()):
             message = self._message(cell)
             column, label = cell
@@ -86,11 +85,11 @@ class _Cells:
             if owner is not None:
                 owner.labels[column] = label
                 del self._counts[cell]
-                moved = True
-        return moved
+                changed = True
+        return changed
 
     def _subtract(self) -> bool:
-        """A label that known objects have together, or together with others."""
+        """Assign one label that one or two known objects have, alone or together with other known objects."""
         for cell, count in self._counts.items():
             candidates = [o for o in self._open(cell[0])[:_MOST_KNOWN] if o.count < count]
             for size in (1, 2):

@@ -1,4 +1,4 @@
-"""A preflight: one line for each thing that must be right, ok or what to do about it."""
+"""The checks of both daemons' `check` command: one line per check, with "ok" or with what to do."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class Check:
 
 
 class Checks:
-    """Collects checks; `finish` prints them and leaves with the exit code of the first that failed."""
+    """Collects checks. `finish` prints them and ends the command with the exit code of the first that failed."""
 
     def __init__(self) -> None:
         self._checks: list[Check] = []
 
     def run(self, name: str, work: Callable[[], Result], fine: str | None) -> Result | None:
-        """Do something that raises a CeError when it is not right. `fine` None: the caller notes it itself."""
+        """Run a check that raises a CeError if it fails. `fine` is the sentence if it succeeds; None: the caller adds
+        one."""
         try:
             result = work()
         except CeError as error:
@@ -69,25 +70,25 @@ class Checks:
                     soft_wrap=True,
                 )
         if failed:
-            # Said already, line by line.
+            # The lines above are the error message.
             sys.stdout.flush()
             raise click.exceptions.Exit(failed[0].exit_code)
 
 
 def check_writable(directory: Path) -> None:
-    """Raises ConfigError unless files can be made in this directory, or in the one that it would be made in.
+    """Raise ConfigError unless files can be created in this directory or, if it does not exist, in its nearest parent.
 
-    Leaves nothing behind: a directory made here would belong to whoever checks, and not to whoever runs the daemon.
+    The directory itself is not created: it would belong to the user who checks, not to the user who runs the daemon.
     """
-    there = directory
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    probe = there / f".{os.getpid()}.probe"
+    existing = directory
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    probe = existing / f".{os.getpid()}.probe"
     try:
         probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
         raise ConfigError(
-            f"{directory}: cannot be written: {error.strerror}: it must be a directory, or become one, that this user "
-            "may write to"
+            f"{directory}: cannot be written: {error.strerror}: choose a directory that this user may write to or "
+            "create"
         ) from error

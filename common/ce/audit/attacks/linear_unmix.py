@@ -1,17 +1,17 @@
-"""Unmixing: totals that are linear in the labels give every column's partition away, though no table is known.
+"""Unmixing: totals that are linear in the labels reveal every column's partition, although no beta is known.
 
-Where sums do not depend on messages (mixture, diffusion: every exchange), or where all objects have the same one (BCE's
-first exchange on one machine; in a distributed job objects begin at points of their own, which is why they do), a total
-is sum_c v_c(x_ic) with secret vectors v_c(r). Over all starts, and exchanges, the totals then span the indicators
-1(x_ic = r) as soon as they have as many dimensions: starts * (k - 1) >= sum_c (k_c - 1) in one exchange of BCE. An
-indicator is a linear function f of the totals that hardly ever changes between neighbours: two objects whose labels
-differ in one column only agree in the indicators of all others. So
+Totals are linear where sums do not depend on messages (mixture, diffusion: every exchange), or where all objects have
+the same message (BCE's first exchange on one machine; this is why objects of a distributed job start at different
+points). A total is then sum_c v_c(x_ic) with secret vectors v_c(r). Over all starts and exchanges, the totals span the
+indicators 1(x_ic = r) as soon as they have as many dimensions: starts * (k - 1) >= sum_c (k_c - 1) in one exchange of
+BCE. An indicator is a linear function f of the totals that rarely changes between neighbours, because two objects whose
+labels differ in one column only agree in the indicators of all others. So the linear programme
 
     minimise sum over edges (i, j) of neighbours |f(t_i) - f(t_j)|     such that f changes by 1 along a chosen edge
 
-is solved by an indicator, exactly, and is a linear programme. A change of label switches two indicators of one column,
-which never cut across each other: that puts them together again. What remains unknown is what labels are
-called, and which site a column belongs to.
+is solved exactly by an indicator. A change of label switches two indicators of the same column, and the indicators of
+one column never overlap: this shows which indicators belong together. What remains unknown is the name of each label,
+and which site a column belongs to.
 """
 
 from __future__ import annotations
@@ -25,62 +25,62 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.spatial.distance import cdist
 
-from ce.audit.grouping import Groups, equal_rows, features, nearly_equal_rows
-from ce.audit.inverting import Inferred, inferred_totals
-from ce.audit.views import BlockRound, CoordinatorView, Guesses, Question, SiteView
+from ce.audit.adversary_views import BlockRound, CoordinatorView, CuriousSiteView, Guesses, Question
+from ce.audit.attacks.message_inversion import Inferred, inferred_totals
+from ce.audit.partitions import Groups, equal_rows, features, nearly_equal_rows
 from ce.ring import Reals, decode
 from ce.steps.model import Model, stage_of
 
-#: Distinct points used to look for functions; what is found is then evaluated on all objects.
+#: Number of distinct points among which functions are searched; these are then evaluated on all objects.
 _MOST_POINTS = 300
 _NEIGHBOURS = 3
-#: Singular values below this, relative to the largest, are rounding.
+#: Singular values below this, relative to the largest, are rounding errors.
 _RANK = 1e-9
 _SAME = 1e-7
-#: Values closer than this are one; a function of one column has as many as that has labels.
+#: Values closer than this are equal. A function of one column has as many values as the column has labels.
 _ONE_VALUE = 1e-5
 _MOST_VALUES = 8
-#: A programme that found nothing new says little; so many say that there is nothing, or nothing more.
+#: The search ends after this many programmes without a new indicator; the second number holds before the first one.
 _PATIENCE, _FIRST_PATIENCE = 12, 6
-#: Programmes times dimensions: an audit need not find every label to show that labels are found.
+#: Limit of programmes times dimensions. Not every label must be found to show that labels can be found.
 _WORK = 3000
 _MOST_DIMENSIONS = 120
-#: Against an indicator that is known already, to find the other one that changes along the same edge.
+#: Weight of edges along which a known indicator changes, so that the other indicator of the same edge is found.
 _DISCOURAGED = 4.0
 
 Mask = NDArray[np.bool_]
 
 
 def unmix(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
-    """From totals as the coordinator sees them."""
+    """Unmix the totals that the coordinator sees."""
     guesses: Guesses = {}
     for block in {question.block for question in questions}:
         totals = [decode(r.total, view.scale(r.stage, "objects")) for r in linear_rounds(view, block)]
-        found = partitions(totals, largest_sum(view))
+        found = unmixed_columns(totals, largest_sum(view))
         guesses |= {question: found for question in questions if question.block == block}
     return guesses
 
 
 def unmix_parts(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
-    """From the words that one site sent."""
+    """Unmix the words that one site sent."""
     guesses: Guesses = {}
     for block, holder in {(question.block, question.holder) for question in questions}:
         rounds = linear_rounds(view, block)
-        own = [decode(r.parts[holder], view.scale(r.stage, "objects")) for r in rounds]
-        found = partitions(own, largest_sum(view))
+        parts = [decode(r.parts[holder], view.scale(r.stage, "objects")) for r in rounds]
+        found = unmixed_columns(parts, largest_sum(view))
         guesses |= {q: found for q in questions if (q.block, q.holder) == (block, holder)}
     return guesses
 
 
-def unmix_as_site(view: SiteView, questions: Sequence[Question]) -> Guesses:
-    """From the totals that a site works out, less its own part."""
+def unmix_as_site(view: CuriousSiteView, questions: Sequence[Question]) -> Guesses:
+    """Unmix the totals that a site infers, minus its own part."""
     linear = [seen for seen in inferred_totals(view) if _is_linear(stage_of(view.model, seen.stage), seen)]
-    found = partitions([seen.residual for seen in linear], largest_sum(view))
+    found = unmixed_columns([seen.residual for seen in linear], largest_sum(view))
     return dict.fromkeys(questions, found)
 
 
 def linear_rounds(view: CoordinatorView, block: int) -> list[BlockRound]:
-    """The exchanges whose totals are linear in the labels, and say anything about them."""
+    """The exchanges whose totals are linear in the labels and differ between objects."""
     found = [r for r in view.rounds(block) if _is_linear(stage_of(view.model, r.stage), r)]
     return [r for r in found if np.ptp(r.total, axis=-1).any()]
 
@@ -91,13 +91,13 @@ def _is_linear(model: Model, seen: BlockRound | Inferred) -> bool:
     return seen.message is not None and not np.ptp(seen.message, axis=-1).any()
 
 
-def largest_sum(view: CoordinatorView | SiteView) -> float:
-    """What no sum of an object exceeds: what does is no sum, but a mask."""
+def largest_sum(view: CoordinatorView | CuriousSiteView) -> float:
+    """The largest value that a sum of an object can have. A larger value is not a sum but a mask."""
     return 1.0 + view.topology.sizes.clusterings * max(abs(term) for term in view.model.cell_terms)
 
 
-def partitions(totals: Sequence[Reals], largest: float) -> list[Groups]:
-    """The columns' partitions out of (starts, k, n) totals that are linear in the labels; none if there are too few."""
+def unmixed_columns(totals: Sequence[Reals], largest: float) -> list[Groups]:
+    """The columns' partitions from (starts, k, n) totals that are linear in the labels; none if there are too few."""
     if not totals:
         return []
     rows = features(totals, totals[0].shape[-1])
@@ -107,7 +107,7 @@ def partitions(totals: Sequence[Reals], largest: float) -> list[Groups]:
     _, first = np.unique(classes, return_index=True)
     points = _coordinates(rows[first])
     dimensions = points.shape[1]
-    # As many dimensions as numbers: the span of the indicators is larger, or there is no more than noise.
+    # With as many dimensions as points, the indicators span more dimensions, or there is only noise.
     if dimensions >= min(len(first) - 1, _MOST_DIMENSIONS) or len(first) < 4:
         return []
     sample = np.arange(len(points))
@@ -119,15 +119,15 @@ def partitions(totals: Sequence[Reals], largest: float) -> list[Groups]:
 
 
 def _coordinates(rows: Reals) -> Reals:
-    """The same points in as few, equally spread, dimensions as they have."""
+    """The same points in as few dimensions as possible, with the same variance in each."""
     left, size, _ = np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)
-    kept = int((size > _RANK * size[0]).sum())
-    spread: Reals = left[:, :kept] * np.sqrt(len(rows))
+    rank = int((size > _RANK * size[0]).sum())
+    spread: Reals = left[:, :rank] * np.sqrt(len(rows))
     return spread
 
 
 def _edges(points: Reals, names: NDArray[np.intp]) -> NDArray[np.intp]:
-    """(edges, 2): each point with its nearest neighbours, which tend to differ in one label only."""
+    """(edges, 2): each point with its nearest neighbours, which mostly differ from it in one label only."""
     distances = cdist(points, points)
     np.fill_diagonal(distances, np.inf)
     near = np.argsort(distances, axis=1, kind="stable")[:, :_NEIGHBOURS]
@@ -137,7 +137,7 @@ def _edges(points: Reals, names: NDArray[np.intp]) -> NDArray[np.intp]:
 
 @dataclass
 class _Search:
-    """The indicators found so far, each a mask of the points, none twice."""
+    """A search for indicators: those found so far, each a mask of the points, none twice."""
 
     points: Reals
     edges: NDArray[np.intp]
@@ -148,7 +148,8 @@ class _Search:
         self._changes = np.zeros((0, len(self.edges)), dtype=bool)
 
     def run(self) -> None:
-        """One programme per edge that is not yet explained: by no indicator, then by one where it takes two."""
+        """Solve one programme per edge along which too few known indicators change: edges with none before edges with
+        one, until every edge has two."""
         tried = np.zeros(len(self.edges), dtype=np.intp)
         order = np.random.default_rng(0).permutation(len(self.edges))
         failures = 0
@@ -164,7 +165,7 @@ class _Search:
                 return
 
     def _solve(self, edge: int) -> Reals | None:
-        """f of all points. The dual: as many equations as dimensions, one bounded variable per edge."""
+        """f of all points. The dual programme is solved: one equation per dimension, one bounded variable per edge."""
         known = self._changes[self._changes[:, edge]]
         weights = np.where(known.any(axis=0), _DISCOURAGED, 1.0) if len(known) else np.ones(len(self.edges))
         bounds = np.column_stack([np.append(-weights, 0.0), np.append(weights, np.inf)])
@@ -183,7 +184,7 @@ class _Search:
         return values / along if abs(along) > 1e-12 else None
 
     def _add(self, values: Reals | None) -> bool:
-        """Keep what a function with few values is made of: the indicator of each value, if it is one, and new."""
+        """Add the indicators of the values of a function that has few values; True if at least one of them is new."""
         if values is None:
             return False
         order = np.argsort(values, kind="stable")
@@ -191,11 +192,12 @@ class _Search:
         level[order] = np.cumsum(np.diff(values[order], prepend=values[order[0]]) > _ONE_VALUE)
         if level.max() >= _MOST_VALUES:
             return False
-        return sum(self._keep(level == at) for at in range(level.max() + 1)) > 0
+        return sum(self._add_indicator(level == at) for at in range(level.max() + 1)) > 0
 
-    def _keep(self, mask: Mask) -> bool:
+    def _add_indicator(self, mask: Mask) -> bool:
+        """Add a mask if it is a linear function of the points, and new."""
         mask = mask if 2 * mask.sum() <= len(mask) else ~mask
-        # Points are centred, orthogonal, and of length 1 on average: this is the nearest linear function.
+        # Points are centred, orthogonal, and of length 1 on average, so that this is the nearest linear function.
         nearest = mask.mean() + self.points @ (self.points.T @ mask) / len(mask)
         if np.abs(nearest - mask).max() > _ONE_VALUE or any((mask == other).all() for other in self._masks):
             return False
@@ -204,39 +206,44 @@ class _Search:
         return True
 
     def columns(self) -> list[Groups]:
-        """Indicators put together to columns: those that switch together, and of which no two cut across each other."""
+        """Join indicators to columns: those that switch along the same edges, if they can belong to one column."""
         if not self._masks:
             return []
         masks = np.array(self._masks)
         steps = self._changes.astype(np.intp)
         sides = np.stack([masks, ~masks]).astype(np.intp)
-        # Of one column's indicators, whichever side of each is looked at, some pair of sides has no object in common.
-        fit = np.einsum("amp,bnp->abmn", sides, sides).min(axis=(0, 1)) == 0
-        columns = _Columns(fit)
+        # For two indicators of one column, one of the four pairs of their sides has no object in common.
+        compatible = np.einsum("amp,bnp->abmn", sides, sides).min(axis=(0, 1)) == 0
+        columns = _Columns(compatible)
         together = steps[:, steps.sum(axis=0) <= 3] @ steps[:, steps.sum(axis=0) <= 3].T
-        for a, b in np.column_stack(np.unravel_index(np.argsort(-together, axis=None, kind="stable"), fit.shape)):
+        order = np.argsort(-together, axis=None, kind="stable")
+        for a, b in np.column_stack(np.unravel_index(order, compatible.shape)):
             if a < b and together[a, b]:
                 columns.merge(int(a), int(b))
-        # A change of label switches two indicators: where one switches alone, another was not found, and with it the
-        # link to the rest of its column.
-        torn = [own for own in columns.members() if (steps[own].sum(axis=0) == 1).any()]
-        for one, other in combinations(torn, 2):
+        # A change of label switches two indicators. Where one switches alone, the other was not found, and its column
+        # may be in several pieces.
+        incomplete = [members for members in columns.members() if (steps[members].sum(axis=0) == 1).any()]
+        for one, other in combinations(incomplete, 2):
             columns.merge(one[0], other[0])
-        return [equal_rows(masks[own].T.astype(np.int64)) for own in columns.members()]
+        return [equal_rows(masks[members].T.astype(np.int64)) for members in columns.members()]
 
 
 class _Columns:
-    """Indicators in groups, of which only those may be merged that fit altogether."""
+    """A partition of the indicators into columns. Columns are merged only if all their indicators are compatible."""
 
-    def __init__(self, fit: NDArray[np.bool_]) -> None:
-        self._fit = fit
-        self._place = list(range(len(fit)))
+    def __init__(self, compatible: NDArray[np.bool_]) -> None:
+        self._compatible = compatible
+        self._column_of = list(range(len(compatible)))
 
     def members(self) -> list[list[int]]:
-        return [[at for at, own in enumerate(self._place) if own == name] for name in dict.fromkeys(self._place)]
+        return [self._members(column) for column in dict.fromkeys(self._column_of)]
 
     def merge(self, a: int, b: int) -> None:
-        one, other = ([at for at, own in enumerate(self._place) if own == self._place[x]] for x in (a, b))
-        if self._fit[np.ix_(one, other)].all():
+        """Merge the columns of the indicators a and b."""
+        one, other = self._members(self._column_of[a]), self._members(self._column_of[b])
+        if self._compatible[np.ix_(one, other)].all():
             for at in other:
-                self._place[at] = self._place[a]
+                self._column_of[at] = self._column_of[a]
+
+    def _members(self, column: int) -> list[int]:
+        return [at for at, other in enumerate(self._column_of) if other == column]

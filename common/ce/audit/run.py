@@ -1,6 +1,6 @@
-"""`ce.audit.audit`: run a job with recorders in it, play every attack, and say how far each came.
+"""`ce.audit.audit`: run a job with a recorder, play every attack on the recording, and score the guesses.
 
-Every mode is run for real, with secret starts as daemons have them. What a site computes itself, and what it reads in
+The job is run in every mode, with secret starts as daemons have them. What a site computes itself, and what it reads in
 `blind`, is taken from the run with plain sums, whose words are the same.
 """
 
@@ -13,32 +13,39 @@ from functools import partial
 
 import numpy as np
 
-from ce.audit.crafting import Crafting, flat_messages, one_hot_messages, one_hot_rounds, read_flat, read_one_hot
-from ce.audit.decoding import decode_starts
-from ce.audit.findings import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
-from ce.audit.histograms import shared_out
-from ce.audit.playing import ATTACKS, Referee, play_coordinator, play_holder, play_site
+from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
+from ce.audit.attack_plan import ATTACKS, play_coordinator, play_holder, play_site
+from ce.audit.attacks.crafted_messages import (
+    CraftedMessages,
+    flat_messages,
+    one_hot_messages,
+    one_hot_rounds,
+    read_flat,
+    read_one_hot,
+)
+from ce.audit.attacks.equal_rows import paper_rows
+from ce.audit.attacks.histograms import proportional_histograms
+from ce.audit.attacks.known_beta_decode import decode_starts
+from ce.audit.attacks.linear_unmix import linear_rounds
+from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
+from ce.audit.minimum_rules import broken_rules
 from ce.audit.recording import Recording, record, secrets_of
-from ce.audit.rosters import RosterView, differences, histogram_differences
-from ce.audit.rows import paper_rows
-from ce.audit.rules import broken_rules
-from ce.audit.truth import Truth
-from ce.audit.unmixing import linear_rounds
-from ce.audit.views import CoordinatorView, Guesses, HolderView, Question, SiteView
+from ce.audit.report import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
+from ce.audit.scoring import Referee, Truth
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
 from ce.protocol.messages.transport import Transport
 
-#: More objects than this are sampled: attacks on each object do not depend on how many others there are.
+#: Jobs with more objects are sampled.
 MOST_OBJECTS = 1500
-#: The largest shared blocks, and of each so many columns, are looked at.
-_MOST_BLOCKS, _MOST_COLUMNS = 3, 24
-#: Exchanges that an active coordinator spends.
+#: This many of the shared blocks are attacked, the largest ones.
+_MOST_BLOCKS = 3
+#: The largest number of iterations of a job with an active coordinator.
 _ACTIVE_ROUNDS = 40
 
 Tables = Mapping[str, LabelTable]
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 def audit(
@@ -49,29 +56,29 @@ def audit(
     attacks: Sequence[str] | None = None,
     secrets: Mapping[str, bytes] | None = None,
     max_objects: int = MOST_OBJECTS,
-    on_progress: Say | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Audit:
     """Audit `job` over the sites' tables. `attacks`: names of `ATTACKS`, all if None.
 
-    `secrets` {site: bytes} are what starts are drawn from; without them they follow from the job's seed, so that the
-    same audit gives the same findings.
+    Starts are drawn from `secrets` {site: bytes}. Without them the audit derives secrets from the job's seed, so that
+    the same audit gives the same findings.
     """
     wanted = _wanted(attacks)
     for mode in modes:
         if mode not in PRIVACY:
-            raise ConfigError(f"modes are among {', '.join(PRIVACY)}")
-    whole = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
-    if len(whole) < 2:
-        raise InputError("an audit needs at least two sites: nothing leaves a single one")
-    tables = _sample(whole, max_objects, job.seed)
+            raise ConfigError(f"unknown mode {mode!r}: modes are among {', '.join(PRIVACY)}")
+    complete = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
+    if len(complete) < 2:
+        raise InputError("an audit needs at least two sites: a single site sends nothing to others")
+    tables = _sample(complete, max_objects, job.seed)
     secrets = secrets_of(job, tables) if secrets is None else secrets
-    say = on_progress or (lambda text: None)
-    say("running the job with plain sums")
+    report = on_progress or (lambda text: None)
+    report("running the job with plain sums")
     plain = record(job, tables, "plain", secrets)
     truth = Truth(plain, tables)
     questions = _chosen(truth.questions(), plain)
     broken = {mode: broken_rules(plain, tables, mode) for mode in modes}
-    auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, say)
+    auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, report)
     findings: list[Finding] = []
     for mode in modes:
         findings += auditor.audit(mode)
@@ -83,7 +90,7 @@ def audit(
         layout=plain.topology.layout,
         sites=objects,
         objects=_count(tables),
-        of_objects=_count(whole),
+        of_objects=_count(complete),
         modes=tuple(modes),
         findings=tuple(findings),
         broken_rules=broken.get("masked", {}),
@@ -104,7 +111,7 @@ class _Auditor:
         questions: Sequence[Question],
         referee: Referee,
         wanted: Sequence[str],
-        say: Say,
+        on_progress: OnProgress,
     ) -> None:
         self._job = job
         self._tables = tables
@@ -115,39 +122,39 @@ class _Auditor:
         self._clusterings = [q for q in questions if not truth.is_classifier(q)]
         self._referee = referee
         self._wanted = wanted
-        self._say = say
+        self._on_progress = on_progress
 
     def audit(self, mode: str) -> list[Finding]:
-        self._say(f"running the job with {mode} sums")
+        self._on_progress(f"running the job with {mode} sums")
         recording = self._plain if mode == "plain" else record(self._job, self._tables, mode, self._secrets)
-        self._say(f"attacks of the coordinator, {mode}")
+        self._on_progress(f"attacks of the coordinator, {mode}")
         view = CoordinatorView.of(recording, self._job.seed)
         found = play_coordinator(view, self._questions, self._referee, self._wanted, self._truth)
         found += self._public_starts(mode)
         found += self._two_rosters(mode, view)
         found += self._crafted(mode)
-        # What sites see in plain they see in masked.
+        # Sites are sent the same in plain as in masked.
         if mode != "plain":
             for site in recording.topology.sites:
-                self._say(f"attacks of site {site}, {mode}")
+                self._on_progress(f"attacks of site {site}, {mode}")
                 found += self._by_site(recording, site)
         return found
 
     def reference(self, mode: str) -> list[Finding]:
-        """What the paper's own protocol for columns would show to whoever collects its rows."""
+        """What the rows of the paper's own protocol for columns would show to the party that collects them."""
         guesses: Guesses = {}
         for question in self._clusterings:
-            table = self._plain.final_tables[self._truth.name(question)]
-            guesses[question] = [paper_rows(table, self._truth.job_codes(question))]
+            beta = self._plain.final_beta[self._truth.name(question)]
+            guesses[question] = [paper_rows(beta, self._truth.job_codes(question))]
         return self._referee.partitions("coordinator", "the paper's rows", mode, guesses, REFERENCE)
 
     def _by_site(self, recording: Recording, site: str) -> list[Finding]:
         found: list[Finding] = []
         for block in {q.block for q in self._questions}:
             if site in recording.topology.blocks[block].members:
-                view = SiteView.of(recording, self._plain, site, self._tables[site], block)
+                view = CuriousSiteView.of(recording, self._plain, site, self._tables[site], block)
                 found += play_site(view, self._questions, self._referee, self._wanted, self._truth)
-        baseline = shared_out(CoordinatorView.of(self._plain, self._job.seed))
+        baseline = proportional_histograms(CoordinatorView.of(self._plain, self._job.seed))
         holder = HolderView.of(self._plain, site)
         return found + play_holder(holder, recording.mode, baseline, self._referee, self._wanted)
 
@@ -157,7 +164,7 @@ class _Auditor:
         recording = record(replace(self._job, max_iterations=1), self._tables, mode, None)
         view = CoordinatorView.of(recording, self._job.seed, public_starts=True)
         guesses = decode_starts(view, self._clusterings)
-        # The objects of this job are in another order: no job key, no pseudonyms.
+        # The objects of this job are in another order, because without a job key there are no pseudonyms.
         referee = self._referee.for_truth(Truth(recording, self._tables))
         return referee.partitions("coordinator", "decode, public starts", mode, guesses, SECRET_STARTS)
 
@@ -174,11 +181,14 @@ class _Auditor:
         )
         if not found:
             counts = histogram_differences(rosters)
-            found = self._referee.histograms("coordinator", "two rosters", mode, counts, shared_out(view), ONE_ROSTER)
+            found = self._referee.histograms(
+                "coordinator", "two rosters", mode, counts, proportional_histograms(view), ONE_ROSTER
+            )
         return found
 
     def _crafted(self, mode: str) -> list[Finding]:
-        """In blind the coordinator writes no messages, in plain it need not. Two-phase models' sums depend on none."""
+        """An active coordinator changes messages. In `blind` it sends none, in `plain` it gains nothing by it, and the
+        object sums of two-phase models do not depend on messages."""
         model = self._plain.model
         if "crafted messages" not in self._wanted or mode != "masked" or not self._clusterings or model.phases != 1:
             return []
@@ -193,16 +203,17 @@ class _Auditor:
         job = replace(self._job, max_iterations=rounds, tolerance=0.0)
 
         def wrap(inner: Transport) -> Transport:
-            return Crafting(inner, craft)
+            return CraftedMessages(inner, craft)
 
-        recording = record(job, self._tables, mode, self._secrets, wrap=wrap, whole=rounds + 3)
+        recording = record(job, self._tables, mode, self._secrets, wrap=wrap, first=rounds + 3)
         read = read_one_hot if shared else read_flat
         guesses = read(CoordinatorView.of(recording, job.seed), asked)
         return self._referee.partitions("coordinator", "crafted messages", mode, guesses, ACTIVE)
 
 
 def _not_played(plain: Recording, questions: Sequence[Question]) -> tuple[str, ...]:
-    """Totals that are linear in the labels are a hidden subset sum problem, which lattice reduction solves."""
+    """Attacks that are known to work but are not part of the audit: lattice reduction, where totals are linear in the
+    labels and so a hidden subset sum problem."""
     view = CoordinatorView.of(plain, 0)
     if any(linear_rounds(view, block) for block in {question.block for question in questions}):
         return (LATTICE,)
@@ -210,7 +221,7 @@ def _not_played(plain: Recording, questions: Sequence[Question]) -> tuple[str, .
 
 
 def _flat_rounds(questions: Sequence[Question], starts: int, k: int) -> int:
-    """Exchanges until the totals have more dimensions than the labels, missing ones included."""
+    """Iterations until the totals have more dimensions than the labels, missing ones included."""
     dimensions = sum(question.groups for question in questions)
     return min(_ACTIVE_ROUNDS, 2 + dimensions // max(starts * (k - 1), 1))
 
@@ -219,13 +230,13 @@ def _wanted(attacks: Sequence[str] | None) -> tuple[str, ...]:
     for name in attacks or ():
         if name not in ATTACKS:
             close = get_close_matches(name, ATTACKS, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(ATTACKS)}"
+            hint = f"did you mean {close[0]!r}?" if close else f"the attacks are {', '.join(ATTACKS)}"
             raise ConfigError(f"unknown attack {name!r}; {hint}")
     return ATTACKS if attacks is None else tuple(attacks)
 
 
 def _sample(tables: Tables, most: int, seed: int) -> dict[str, LabelTable]:
-    """The same objects at every site that has them; all if there are no more than `most`."""
+    """At most `most` objects, the same ones at every site that has them."""
     ids = np.unique(np.concatenate([table.ids for table in tables.values()]))
     if len(ids) <= most:
         return dict(tables)
@@ -234,7 +245,7 @@ def _sample(tables: Tables, most: int, seed: int) -> dict[str, LabelTable]:
 
 
 def _chosen(questions: Sequence[Question], plain: Recording) -> list[Question]:
-    """Of the largest blocks, and evenly of their columns where these are very many."""
+    """The questions about the largest blocks."""
     sizes = {q.block: plain.topology.blocks[q.block].size for q in questions}
     largest = sorted(sizes, key=lambda block: (-sizes[block], block))[:_MOST_BLOCKS]
     return [q for q in questions if q.block in largest]

@@ -1,10 +1,10 @@
-"""From an object's message back to the total that it was made of: what a curious site does with what it is sent.
+"""Message inversion: a curious site computes an object's total from the message that it is sent.
 
     bce       message_h ∝ exp(psi(g_h)), sum_h g_h = sum_h alpha_h + M;   total = g - alpha
     mixture   message_h = r_h ∝ pi_h exp(l_h);                            total = ln r - ln pi, up to a constant
-    bc3e      message_h ∝ exp(eps_h): the total hides behind the votes, so only ln message is used
+    bc3e      message_h ∝ exp(eps_h): the total cannot be separated from the votes, so only ln message is used
 
-M, the number of the object's labels, every member of its block is told. In `blind` a site has the totals themselves.
+Every member of a block is sent M, the number of labels of each object. In `blind` a site has the totals themselves.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import psi
 
-from ce.audit.views import SiteView
+from ce.audit.adversary_views import CuriousSiteView
 from ce.kernels.special import over_clusters, trigamma
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Task
 from ce.ring import Reals, decode
 from ce.steps.model import stage_of
@@ -27,23 +28,23 @@ _NEWTON_STEPS = 60
 
 @dataclass(frozen=True)
 class Inferred:
-    """A block's totals in one exchange as a site knows them, and its own part of them: (starts, k, n) reals."""
+    """A block's totals in one exchange as a site infers them, and the site's part of them: (starts, k, n) reals."""
 
     stage: int
     iteration: int
-    message: Reals | None = field(repr=False)  # that went into these sums
+    message: Reals | None = field(repr=False)  # from which these sums were computed
     total: Reals = field(repr=False)
-    own: Reals = field(repr=False)
+    part: Reals = field(repr=False)
 
     @property
     def residual(self) -> Reals:
-        """What all others added."""
-        return self.total - self.own
+        """What all other sites added."""
+        return self.total - self.part
 
 
 @lru_cache(maxsize=2)
-def inferred_totals(view: SiteView) -> Sequence[Inferred]:
-    """The totals of all exchanges that a site can work out; none where the model hides them."""
+def inferred_totals(view: CuriousSiteView) -> Sequence[Inferred]:
+    """The totals of all exchanges for which a site can compute them; none where the model does not allow it."""
     if view.totals is not None:
         return [
             Inferred(
@@ -51,29 +52,30 @@ def inferred_totals(view: SiteView) -> Sequence[Inferred]:
                 seen.iteration,
                 seen.message,
                 decode(seen.total, view.scale(seen.stage, "objects")),
-                decode(mine.total, view.scale(mine.stage, "objects")),
+                decode(sums.total, view.scale(sums.stage, "objects")),
             )
-            for seen, mine in zip(view.totals, view.own, strict=True)
+            for seen, sums in zip(view.totals, view.site_rounds, strict=True)
         ]
     counts = _label_counts(view)
     found = []
-    own = {(mine.stage, mine.iteration): mine for mine in view.own}
-    for task, answer in _pairs(view):
+    site_rounds = {(sums.stage, sums.iteration): sums for sums in view.site_rounds}
+    name = ArrayName.of_block(view.block, "message")
+    for task, following in _consecutive(view):
         model = stage_of(view.model, task.stage)
-        message = answer.arrays.get(f"block/{view.block}/message")
-        mine = own.get((task.stage, task.iteration))
-        if message is None or mine is None:
+        message = following.arrays.get(name)
+        sums = site_rounds.get((task.stage, task.iteration))
+        if message is None or sums is None:
             continue
-        kept = [task.starts.index(start) for start in answer.starts]
-        part = decode(mine.total[kept], view.scale(task.stage, "objects"))
-        before = task.arrays.get(f"block/{view.block}/message")
-        entered = None if before is None else before[kept].astype(np.float64)
+        surviving = [task.starts.index(start) for start in following.starts]
+        part = decode(sums.total[surviving], view.scale(task.stage, "objects"))
+        before = task.arrays.get(name)
+        entered = None if before is None else before[surviving].astype(np.float64)
         if model.audit.message == "dirichlet":
-            alpha = answer.arrays["global/alpha"][:, :, None].astype(np.float64)
+            alpha = following.arrays[ArrayName.of_all("alpha")][:, :, None].astype(np.float64)
             gamma = _gamma(np.log(message), alpha.sum(axis=1) + counts)
             found.append(Inferred(task.stage, task.iteration, entered, gamma - alpha, part))
         elif model.audit.message == "weights":
-            weights = task.arrays["global/weights"][kept][:, :, None].astype(np.float64)
+            weights = task.arrays[ArrayName.of_all("weights")][surviving][:, :, None].astype(np.float64)
             with np.errstate(divide="ignore", invalid="ignore"):
                 total = np.log(message) - np.log(weights)
                 # Only differences between clusters are known.
@@ -81,31 +83,31 @@ def inferred_totals(view: SiteView) -> Sequence[Inferred]:
     return found
 
 
-def messages(view: SiteView) -> list[Reals]:
-    """(starts, k, n) ln message of every exchange that brought one."""
+def messages(view: CuriousSiteView) -> list[Reals]:
+    """(starts, k, n) ln message of every exchange in which one was sent."""
     found = []
     for task in view.tasks:
-        message = task.arrays.get(f"block/{view.block}/message")
+        message = task.arrays.get(ArrayName.of_block(view.block, "message"))
         if message is not None:
             with np.errstate(divide="ignore"):
                 found.append(np.maximum(np.log(message.astype(np.float64)), -700.0))
     return found
 
 
-def _pairs(view: SiteView) -> Iterator[tuple[Task, Task]]:
-    """Two tasks in a row: the sums that were sent after the first one are in the message of the second."""
-    for task, answer in zip(view.tasks, view.tasks[1:], strict=False):
-        follows = answer.round == task.round + 1 and answer.stage == task.stage and not answer.retry
-        if follows and task.step in ("sums", "objects") and answer.step in ("sums", "columns"):
-            yield task, answer
+def _consecutive(view: CuriousSiteView) -> Iterator[tuple[Task, Task]]:
+    """Two tasks in a row: the message of the second follows from the sums that answered the first."""
+    for task, following in zip(view.tasks, view.tasks[1:], strict=False):
+        follows = following.round == task.round + 1 and following.stage == task.stage and not following.retry
+        if follows and task.step in ("sums", "objects") and following.step in ("sums", "columns"):
+            yield task, following
 
 
-def _label_counts(view: SiteView) -> Reals:
-    """(n,) the labels of each object at all sites together, which every member is told."""
+def _label_counts(view: CuriousSiteView) -> Reals:
+    """(n,) the number of labels of each object at all sites together, which every member is sent."""
     for task in view.tasks:
-        told = task.arrays.get(f"block/{view.block}/labels")
-        if told is not None:
-            return told.astype(np.float64).reshape(-1)
+        counts = task.arrays.get(ArrayName.of_block(view.block, "labels"))
+        if counts is not None:
+            return counts.astype(np.float64).reshape(-1)
     return np.full(view.memberships.shape[1], float(view.topology.sizes.clusterings))
 
 

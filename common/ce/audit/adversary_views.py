@@ -1,8 +1,8 @@
-"""What an adversary sees, and nothing else: an attack gets a view and a question, never a label of others.
+"""What an adversary sees, and nothing else: an attack is given a view and questions, never a label of other sites.
 
-The coordinator sees every word that crosses it; what the words mean depends on the mode. A curious site sees the tasks
-that it is sent, its own labels and its own sums, and in `blind` the totals of the blocks and columns of which it is a
-member. Both are told what they would have to guess otherwise (how many labels a column has): a harder test.
+The coordinator sees every word that passes through it; what the words mean depends on the mode. A curious site sees its
+tasks, its own labels and its own sums; in `blind` also the totals of its blocks and columns. Views also say how many
+labels a column has, which a real adversary would have to guess: this makes the test harder to pass.
 """
 
 from __future__ import annotations
@@ -18,20 +18,27 @@ from numpy.typing import NDArray
 from ce.audit.recording import Exchange, Recording
 from ce.labels import LabelTable
 from ce.protocol.engine.starting_parameters import Starts
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Task
 from ce.protocol.topology.site_view import Block, ColumnGroup, TopologyColumn, column_groups
 from ce.protocol.topology.topology import Topology
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import Model, stage_of
 
-Guess = NDArray[np.intp]  # one group per object of the block
+#: What attacks return. A guess has one group per object of the block.
+Guess = NDArray[np.intp]
 #: Values of a guess that are no groups: the attack failed on this object, or was not tried on it.
 NO_IDEA, NOT_ASKED = -2, -3
+#: Numbers of objects by label, and these by (site, index of the column).
+Counts = NDArray[np.int64]
+Histograms = dict[tuple[str, int], Counts]
+#: An object's labels in a group of columns; -1: none.
+Row = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A column's labels in a shared block, as far as one site holds them: what an adversary would like to know."""
+    """What an adversary wants to know: the labels of one column in one shared block that one site holds."""
 
     block: int
     column: int
@@ -53,7 +60,7 @@ class BlockRound:
     stage: int
     iteration: int
     starts: tuple[int, ...]
-    message: Reals | None = field(repr=False)  # (starts, k, n) that went into the sums; None: not known
+    message: Reals | None = field(repr=False)  # (starts, k, n) from which the sums were computed; None: not known
     total: Words = field(repr=False)  # (starts, k, n)
     parts: Mapping[str, Words] = field(repr=False)
 
@@ -64,17 +71,17 @@ class ColumnRound:
 
     stage: int
     iteration: int
-    tables: Reals | None = field(repr=False)  # (starts, k, categories) that went into the sums; None: not known
+    beta: Reals | None = field(repr=False)  # (starts, k, categories) from which the sums were computed; None: not known
     total: Words = field(repr=False)
     parts: Mapping[str, Words] = field(repr=False)
 
 
-# Views are compared by identity: what is worked out of one is kept with it.
+# Views are compared by identity, so that what is computed from a view can be cached by it.
 
 
 @dataclass(frozen=True, eq=False)
 class CoordinatorView:
-    """All that passes through the coordinator, and what it knows of the job: names, sizes, options, the seed."""
+    """All that passes through the coordinator, and what it knows about the job: names, sizes, options, the seed."""
 
     mode: str
     topology: Topology
@@ -113,11 +120,11 @@ class CoordinatorView:
         """All exchanges of column sums, in order."""
         found = []
         for exchange in self.exchanges:
-            name, task = f"columns/{group}/sums", exchange.task
+            name, task = ArrayName.of_columns(group, "sums"), exchange.task
             total = exchange.total(name)
             if total is not None:
-                tables = exchange.told(f"columns/{group}/beta")
-                found.append(ColumnRound(task.stage, task.iteration, tables, total, exchange.parts(name)))
+                beta = exchange.sent(ArrayName.of_columns(group, "beta"))
+                found.append(ColumnRound(task.stage, task.iteration, beta, total, exchange.parts(name)))
         return found
 
     def opening(self, name: str) -> tuple[Words | None, dict[str, Words]]:
@@ -133,30 +140,31 @@ class CoordinatorView:
 
 
 @dataclass(frozen=True, eq=False)
-class SiteView:
-    """What one site knows: its own labels, tables and sums, and what it is sent."""
+class CuriousSiteView:
+    """What one site knows: its own labels, column parameters and sums, and what it is sent."""
 
     mode: str
     name: str
-    topology: Topology  # names and sizes: a site is told less of what it does not hold
+    topology: Topology  # names and sizes; a real site is sent less of what it does not hold
     model: Model
     tasks: Sequence[Task] = field(repr=False)
-    own: Sequence[BlockRound] = field(repr=False)  # of `block`: parts has this site's own sums only, total is its part
-    totals: Sequence[BlockRound] | None = field(repr=False)  # of `block`, in blind; else a site must infer them
+    site_rounds: Sequence[BlockRound] = field(repr=False)  # of `block`; both `total` and `parts` are this site's sums
+    totals: Sequence[BlockRound] | None = field(repr=False)  # of `block`, in blind; None: a site must infer them
     block: int
-    labels: Mapping[int, Guess] = field(repr=False)  # its own columns in the block, by column
-    memberships: Reals = field(repr=False)  # (k, n) of the block: its result
+    labels: Mapping[int, Guess] = field(repr=False)  # of the site's columns in the block, by column
+    memberships: Reals = field(repr=False)  # (k, n) of the block: the site's result
 
     @classmethod
-    def of(cls, recording: Recording, plain: Recording, site: str, table: LabelTable, block: int) -> SiteView:
-        """`plain` is the same job with plain sums: a site's own sums before they are masked, and blind's totals."""
+    def of(cls, recording: Recording, plain: Recording, site: str, table: LabelTable, block: int) -> CuriousSiteView:
+        """`plain` is a recording of the same job with plain sums: it has the site's sums before they are masked, and
+        the totals that a site reads in `blind`."""
         seen = CoordinatorView.of(plain, 0).rounds(block)
         rows = recording.rows[site][block]
         names = {column.name: column.index for column in recording.topology.columns}
         totals = [BlockRound(r.stage, r.iteration, r.starts, r.message, r.total, {}) for r in seen]
-        own = [BlockRound(r.stage, r.iteration, r.starts, None, r.parts[site], {site: r.parts[site]}) for r in seen]
+        part = [BlockRound(r.stage, r.iteration, r.starts, None, r.parts[site], {site: r.parts[site]}) for r in seen]
         blind = recording.mode == "blind"
-        # In blind a site works out for itself, from the totals, what the home would send it: the same bits as in plain.
+        # In blind a site computes, from the totals, what the home would send it: the same bits as in plain.
         source = plain if blind else recording
         tasks = [exchange.tasks[site] for exchange in source.exchanges]
         return cls(
@@ -165,7 +173,7 @@ class SiteView:
             topology=recording.topology,
             model=recording.model,
             tasks=tasks,
-            own=own,
+            site_rounds=part,
             totals=totals if blind else None,
             block=block,
             labels={names[c.name]: c.likeliest[rows].astype(np.intp) for c in table.columns if c.name in names},
@@ -178,9 +186,10 @@ class SiteView:
 
 @dataclass(frozen=True)
 class HolderView:
-    """What one holder of shared columns can know of their sums: the totals, and its own part.
+    """What one holder of shared columns can know about their sums: the totals, and its own part.
 
-    In `masked` it is told tables, from which totals follow only in part; it is given them here: a harder test.
+    In `masked` a holder is sent beta, from which totals follow only in part. Here it is given the totals: this makes
+    the test harder to pass.
     """
 
     name: str
@@ -195,8 +204,8 @@ class HolderView:
         for group in view.groups.values():
             if site in group.holders and (rounds := view.column_rounds(group.index)):
                 seen = rounds[0]
-                own = {site: seen.parts[site]}
-                first[group.index] = ColumnRound(seen.stage, seen.iteration, seen.tables, seen.total, own)
+                part = {site: seen.parts[site]}
+                first[group.index] = ColumnRound(seen.stage, seen.iteration, seen.beta, seen.total, part)
         return cls(site, plain.topology, plain.model, first)
 
 
@@ -206,16 +215,16 @@ def _rounds(view: CoordinatorView, block: int) -> Sequence[BlockRound]:
     for exchange in view.exchanges:
         if exchange.step not in ("sums", "objects"):
             continue
-        name, task = f"block/{block}/sums", exchange.task
+        name, task = ArrayName.of_block(block, "sums"), exchange.task
         total = exchange.total(name)
         if total is not None:
-            message = exchange.told(f"block/{block}/message")
+            message = exchange.sent(ArrayName.of_block(block, "message"))
             found.append(BlockRound(task.stage, task.iteration, task.starts, message, total, exchange.parts(name)))
     return found
 
 
 def scale_of(model: Model, topology: Topology, stage: int, what: str) -> Scale:
-    """The fixed point of an array: everybody can work it out."""
+    """The fixed point of an array; it follows from the sizes of the job, which are not secret."""
     return stage_of(model, stage).scales(topology.sizes)[what]
 
 

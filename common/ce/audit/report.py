@@ -1,4 +1,4 @@
-"""What an audit finds: one line per adversary, attack and mode, and a verdict that says what it means."""
+"""What an audit reports: one finding per adversary, attack and mode, with a verdict that says what it means."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ce.job import Job
 
 #: An attack succeeds when it is better than the published consensus by more than this.
 MARGIN = 0.05
-#: A guess that is no better than the consensus on average comes closer to one column of many by luck: by 0.10 in
-#: docs/audit.md, of 8 and 12 columns. A gain beyond this, or a partition that is right to the last object, is no luck.
+#: An attack that is no better than the consensus on average comes closer to one column of many by luck: by up to 0.10
+#: of 8 and 12 columns, see docs/audit.md. A gain above LUCK, or a recovery of at least CERTAIN, is not called luck.
 LUCK = 0.25
 CERTAIN = 0.99
 
@@ -32,12 +32,12 @@ ONE_ROSTER = "ruled out: one roster per label file"
 
 @dataclass(frozen=True)
 class Finding:
-    """How far one adversary came with one attack, against the target on which it gained most."""
+    """How much one adversary recovered with one attack, on the target on which it gained most."""
 
     view: str  # "coordinator", or "site NAME"
     attack: str
     mode: str
-    target: str  # a column, or what else was to be found
+    target: str  # a column, or what else the attack looks for
     measure: Measure  # adjusted Rand index; share of exact histograms; share of whole label rows
     recovered: float
     baseline: float  # the same measure of what the published result implies
@@ -46,7 +46,7 @@ class Finding:
 
     @property
     def adversary(self) -> Adversary:
-        """Which kind of adversary it was."""
+        """The kind of adversary."""
         return "coordinator" if self.view == "coordinator" else "site"
 
     @property
@@ -56,12 +56,12 @@ class Finding:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the adversary knows more than the result tells it, and not by luck."""
+        """Whether the adversary recovered more than the result implies, and not by luck."""
         return self.verdict not in (NOTHING, BY_LUCK)
 
     @property
     def leaks(self) -> bool:
-        """Whether it breaks what the mode promises, in a layout that the default rules allow."""
+        """Whether the finding breaks what the mode promises, in a layout that the default rules allow."""
         return self.verdict == LEAKS
 
 
@@ -72,12 +72,12 @@ class Audit:
     job: Job
     layout: str
     sites: Mapping[str, int]  # name -> objects
-    objects: int  # that were looked at
-    of_objects: int  # that there are
+    objects: int  # that were attacked
+    of_objects: int  # in the job
     modes: tuple[str, ...]
     findings: tuple[Finding, ...]  # one for each adversary, attack and mode
     broken_rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # default rules that the layout breaks
-    not_played: tuple[str, ...] = ()  # attacks that are known to work on such a job, but are not part of the audit
+    not_played: tuple[str, ...] = ()  # attacks that are known to work on such a job but are not part of the audit
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
@@ -85,7 +85,7 @@ class Audit:
         return tuple(finding for finding in self.findings if finding.leaks)
 
     def worst(self) -> tuple[Finding, ...]:
-        """One line per kind of adversary, attack and mode: of several sites the one that gained most."""
+        """One finding per kind of adversary, attack and mode: of several sites the one that gained most."""
         best: dict[tuple[str, str, str], Finding] = {}
         for finding in self.findings:
             key = finding.adversary, finding.attack, finding.mode
@@ -116,7 +116,7 @@ class Audit:
 
 @dataclass(frozen=True)
 class Score:
-    """How far an attack came on one target."""
+    """How much an attack recovered on one target, and how much the published result implies."""
 
     recovered: float
     baseline: float
@@ -128,9 +128,10 @@ class Score:
 
 
 def verdict(score: Score, expected: float, view: str, mode: str, otherwise: str | None, broken: tuple[str, ...]) -> str:
-    """What it means that an attack came so far.
+    """What a score means.
 
-    `expected` is the gain that a guess has on average; `otherwise` what success of this attack means by its nature.
+    `expected` is the gain of a guess on average. `otherwise` is the verdict of attacks whose success always means the
+    same. `broken` are the default rules that keep such a job from running.
     """
     if score.gain <= MARGIN:
         return NOTHING

@@ -1,8 +1,8 @@
-"""Meeting in the middle: which choice per column adds up to a given total.
+"""Meet in the middle: find the choice per column that adds up to a given total.
 
-All sums of the first half of the columns, sorted, against the total less all sums of the second half: the square root
-of the work of trying every combination. Vectors are compared through one number each, a fixed random combination of
-their entries, modulo 2^64 for words; a match is then checked entry by entry.
+All sums of the first half of the columns, sorted, are compared with the total minus all sums of the second half. This
+takes the square root of the work of trying every combination. Vectors are compared by one number each, a fixed random
+combination of their entries (modulo 2^64 for words); a match is then checked entry by entry.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from ce.ring import Reals, Words
 
 Vectors = Words | Reals
 
-#: More sums than this in one half are not worth an audit's time.
+#: With more sums than this in one half there is no search: it would take too long.
 MOST_SUMS = 300_000
 
 
-class Meeting:
-    """Fixed choices, to be met by many totals. `options` are (choices, width) per column, words or reals."""
+class SumSearch:
+    """All sums of one choice per column, in which many totals are looked up.
+
+    `options` are (choices, width) arrays, one per column, of words or of real numbers.
+    """
 
     def __init__(self, options: Sequence[Vectors]) -> None:
         self._options = options
@@ -37,20 +40,20 @@ class Meeting:
         else:
             self._weights = rng.normal(size=(width,))
         self._hashed = [option @ self._weights for option in options]
-        # Both sorted: looking up neighbours one after the other stays in the cache.
+        # Both are sorted, so that consecutive look-ups hit the same cache lines.
         self._left, self._left_order = _sorted(_sums(self._hashed[: self._half]))
         self._right, self._right_order = _sorted(_sums(self._hashed[self._half :]))
 
     def find(self, total: Vectors, tolerance: float) -> list[int] | None:
-        """The first combination that meets the total, to within `tolerance` in every entry; None if none does."""
+        """The first combination whose sum is the total, to within `tolerance` in every entry; None if there is none."""
         if self._half is None:
             return None
         wanted = (total @ self._weights) - self._left
         slack = tolerance * float(np.abs(self._weights).sum()) if tolerance else 0
         first = np.searchsorted(self._right, wanted - slack, "left")
         near = self._right[np.minimum(first, len(self._right) - 1)]
-        meets = near == wanted if tolerance == 0 else near <= wanted + slack
-        for at in np.flatnonzero(meets & (first < len(self._right))).tolist():
+        matches = near == wanted if tolerance == 0 else near <= wanted + slack
+        for at in np.flatnonzero(matches & (first < len(self._right))).tolist():
             last = np.searchsorted(self._right, wanted[at] + slack, "right")
             one = _choices(self._hashed[: self._half], int(self._left_order[at]))
             for hit in self._right_order[first[at] : last].tolist():
@@ -62,7 +65,7 @@ class Meeting:
 
 
 def _halfway(sizes: Sequence[int]) -> int | None:
-    """Where to cut so that the larger half has fewest sums; None: too many either way."""
+    """Where to cut so that the larger half has fewest sums; None if it has more than MOST_SUMS in any case."""
     if not sizes:
         return None
 

@@ -1,4 +1,4 @@
-"""Partitions of objects by their numbers: equal or nearly equal rows, and a given number of groups of similar ones."""
+"""Partitions of objects by rows of numbers: equal rows, nearly equal rows, or a number of groups of similar rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Groups = NDArray[np.intp]
 
 _STARTS = 6
 _ITERATIONS = 50
-#: Agglomeration looks at all pairs.
+#: Most objects for agglomeration, which compares all pairs.
 _MOST_AGGLOMERATED = 2500
-#: Directions that explain this little of the variance are noise to k-means.
+#: Directions whose singular value is below this, relative to the largest, are noise to k-means.
 _NOISE = 1e-6
 _MOST_DIRECTIONS = 30
 
@@ -28,7 +28,7 @@ def equal_rows(rows: Words | Reals) -> Groups:
 
 
 def nearly_equal_rows(rows: Reals, tolerance: float) -> Groups:
-    """Objects whose rows differ by rounding errors only: no gap larger than `tolerance` in any of a few directions."""
+    """Objects whose rows differ by rounding errors only: no gap above `tolerance` in any of four random directions."""
     n, width = rows.shape
     directions = np.random.default_rng(0).normal(size=(width, 4)) / np.sqrt(max(width, 1))
     seen = np.zeros((n, directions.shape[1]), dtype=np.intp)
@@ -40,7 +40,7 @@ def nearly_equal_rows(rows: Reals, tolerance: float) -> Groups:
 
 
 def close_rows(rows: Reals, distance: float) -> Groups:
-    """Objects in chains of steps no longer than `distance`: single linkage, over all pairs."""
+    """Single linkage: objects that are connected by steps no longer than `distance`."""
     if not rows.size:
         return np.zeros(len(rows), dtype=np.intp)
     groups: Groups = (fcluster(linkage(rows, "single"), distance, "distance") - 1).astype(np.intp)
@@ -48,7 +48,7 @@ def close_rows(rows: Reals, distance: float) -> Groups:
 
 
 def features(arrays: Iterable[Reals], objects: int) -> Reals:
-    """(starts, k, n) arrays side by side as (n, width), columns that are constant or not finite left out."""
+    """(starts, k, n) arrays side by side as (n, width), without columns that are constant or not finite."""
     blocks = [array.reshape(-1, objects) for array in arrays]
     rows: Reals = np.concatenate(blocks or [np.zeros((0, objects))]).T
     usable = np.isfinite(rows).all(axis=0)
@@ -61,18 +61,18 @@ def principal(rows: Reals) -> Reals:
     if not rows.size:
         return rows
     centred = rows - rows.mean(axis=0)
-    # The smaller of the two products: much faster than taking the rows themselves apart, and exact enough here.
+    # Eigenvectors of the smaller of the two products: much faster than an SVD of the rows, and exact enough here.
     wide = rows.shape[1] > rows.shape[0]
     squares, vectors = np.linalg.eigh(centred @ centred.T if wide else centred.T @ centred)
     sizes = np.sqrt(np.maximum(squares[::-1], 0.0))
-    kept = int(min((sizes > _NOISE * max(sizes[0], 1e-300)).sum(), _MOST_DIRECTIONS))
-    first = vectors[:, ::-1][:, :kept]
-    scores: Reals = first * sizes[:kept] if wide else centred @ first
+    rank = int(min((sizes > _NOISE * max(sizes[0], 1e-300)).sum(), _MOST_DIRECTIONS))
+    first = vectors[:, ::-1][:, :rank]
+    scores: Reals = first * sizes[:rank] if wide else centred @ first
     return scores
 
 
 def similar_rows(rows: Reals, groups: int) -> list[Groups]:
-    """Some partitions into so many groups: k-means and, of not too many objects, Ward's and average agglomeration."""
+    """Partitions into this many groups: by k-means and, up to 2,500 objects, by Ward's and average agglomeration."""
     found = [k_means(rows, groups)]
     if rows.size and groups < len(rows) <= _MOST_AGGLOMERATED:
         found += [(fcluster(linkage(rows, how), groups, "maxclust") - 1).astype(np.intp) for how in ("ward", "average")]
@@ -80,7 +80,7 @@ def similar_rows(rows: Reals, groups: int) -> list[Groups]:
 
 
 def k_means(rows: Reals, groups: int, seed: int = 0) -> Groups:
-    """Lloyd's algorithm from k-means++ starts; the best of a few. One group where there is nothing to tell apart."""
+    """Lloyd's algorithm from k-means++ starts, the best of six. One group where all rows are alike."""
     if not rows.size or groups < 2 or len(rows) <= groups:
         return np.zeros(len(rows), dtype=np.intp)
     rng = np.random.default_rng(seed)

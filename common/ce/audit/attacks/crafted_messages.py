@@ -1,14 +1,13 @@
-"""Crafted messages: a coordinator that does not follow the protocol and asks for what it wants to know.
+"""Crafted messages: the coordinator deviates from the protocol and sends messages that make the sums reveal labels.
 
-It stands between home and sites and changes the messages of shared blocks on their way down; everybody is told the
-same, so masks cancel. Two ways:
+It changes the messages of shared blocks between home and sites. All sites are sent the same, so masks cancel. Two ways:
 
-    one-hot    an object alone in a cluster: its labels are the ones that appear in that cluster's column sums n_j.
-               Globals that put all private objects into the last cluster keep these out of the way.
-    flat       the same message for every object, again and again: totals stay linear in the labels, and every exchange
-               adds equations, until they can be unmixed
+    one-hot    one object alone in a cluster: its labels are the ones that appear in that cluster's column sums n_j.
+               Changed globals put all private objects into the last cluster, so that they do not interfere.
+    flat       the same message for every object in every exchange: totals stay linear in the labels, and every exchange
+               adds equations, until the totals can be unmixed
 
-An active attack: `masked` promises nothing against it. In `blind` the coordinator writes no messages.
+This is an active attack: `masked` promises nothing against it. In `blind` the coordinator sends no messages.
 """
 
 from __future__ import annotations
@@ -18,19 +17,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from ce.audit.unmixing import largest_sum, partitions
-from ce.audit.views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
+from ce.audit.adversary_views import NOT_ASKED, CoordinatorView, Guess, Guesses, Question
+from ce.audit.attacks.linear_unmix import largest_sum, unmixed_columns
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.messages.transport import Transport
 from ce.protocol.topology.site_view import TopologyColumn
 from ce.ring import decode
 
-#: alpha of the clusters that are to stay empty of private objects, and of the one that takes them all.
+#: alpha of the clusters without private objects, and of the cluster that has all of them.
 _EMPTY, _FULL = 0.01, 1e4
 
 
-class Crafting:
-    """A transport that rewrites what goes down."""
+class CraftedMessages:
+    """A transport that changes the tasks on their way to the sites."""
 
     def __init__(self, inner: Transport, craft: Callable[[Task], dict[str, Array]]) -> None:
         self._inner = inner
@@ -44,32 +44,32 @@ class Crafting:
 
 
 def flat_messages(task: Task) -> dict[str, Array]:
-    """The same for every object."""
+    """The same message for every object."""
     return {name: np.ones_like(array) for name, array in _messages(task).items()}
 
 
 def one_hot_messages(task: Task, block: int) -> dict[str, Array]:
-    """A few objects of one block alone in a cluster each, all others in the last one."""
+    """A few objects of one block each alone in a cluster; all others in the last cluster."""
     crafted: dict[str, Array] = {}
     for name, array in _messages(task).items():
         starts, k, n = array.shape
         message = np.zeros_like(array)
         message[:, -1] = 1.0
-        alone = _alone(task.iteration, starts, k, n) if name == f"block/{block}/message" else {}
+        alone = _alone(task.iteration, starts, k, n) if name == ArrayName.of_block(block, "message") else {}
         for (start, cluster), i in alone.items():
             message[start, :, i] = 0.0
             message[start, cluster, i] = 1.0
         crafted[name] = message
-    alpha = task.arrays.get("global/alpha")
+    alpha = task.arrays.get(ArrayName.of_all("alpha"))
     if alpha is not None:
-        pushed = np.full_like(alpha, _EMPTY)
-        pushed[:, -1] = _FULL
-        crafted["global/alpha"] = pushed
+        changed = np.full_like(alpha, _EMPTY)
+        changed[:, -1] = _FULL
+        crafted[ArrayName.of_all("alpha")] = changed
     return crafted
 
 
 def read_one_hot(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
-    """The label of each isolated object, for shared columns: the one that appears in its cluster."""
+    """The label of each isolated object in shared columns: the one that appears in the sums of its cluster."""
     guesses: Guesses = {}
     for question in questions:
         column = view.topology.columns[question.column]
@@ -83,13 +83,13 @@ def read_flat(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
     guesses: Guesses = {}
     for block in {question.block for question in questions}:
         totals = [decode(r.total, view.scale(r.stage, "objects")) for r in view.rounds(block)]
-        found = partitions(totals, largest_sum(view))
+        found = unmixed_columns(totals, largest_sum(view))
         guesses |= {question: found for question in questions if question.block == block}
     return guesses
 
 
 def one_hot_rounds(starts: int, k: int, objects: int) -> int:
-    """Iterations that it takes to have had every object alone once."""
+    """The number of iterations until every object has been alone in a cluster once."""
     return -(-objects // max(starts * (k - 1), 1))
 
 
@@ -97,7 +97,7 @@ def _read(view: CoordinatorView, block: int, column: TopologyColumn) -> Guess:
     guess = np.full(view.topology.blocks[block].size, NOT_ASKED, dtype=np.intp)
     group = next(g for g in view.groups.values() if column.index in g.slices)
     for exchange in view.exchanges:
-        total = exchange.total(f"columns/{group.index}/sums")
+        total = exchange.total(ArrayName.of_columns(group.index, "sums"))
         if total is None or exchange.step != "sums":
             continue
         sums = decode(total, view.scale(exchange.task.stage, "columns"))[..., group.slices[column.index]]
@@ -110,11 +110,11 @@ def _read(view: CoordinatorView, block: int, column: TopologyColumn) -> Guess:
 def _messages(task: Task) -> dict[str, Array]:
     if task.step != "sums":
         return {}
-    return {name: array for name, array in task.arrays.items() if name.endswith("/message")}
+    return {name: array for name, array in task.arrays.items() if ArrayName(name).what == "message"}
 
 
 def _alone(iteration: int, starts: int, k: int, n: int) -> dict[tuple[int, int], int]:
-    """(start, cluster) -> the object that is alone in it in this iteration; others follow in later ones."""
+    """(start, cluster) -> the object that is alone there in this iteration. Other objects follow in later ones."""
     begin = (iteration - 1) * starts * (k - 1)
     places = [(start, cluster) for start in range(starts) for cluster in range(k - 1)]
     return {place: begin + at for at, place in enumerate(places) if begin + at < n}

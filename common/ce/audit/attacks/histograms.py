@@ -1,9 +1,9 @@
-"""Histograms: what column sums say about the labels of a site whose objects nobody else sees.
+"""Histograms: what column sums say about the labels of a site, even of objects that no other site holds.
 
-    sum_h n_hjr = number of objects with label r in column j         phi sums to 1 per cell
+    sum_h n_hjr = number of objects with label r in column j         because phi sums to 1 per cell
 
-so one site's column sums are its label histograms, exactly. In `masked` only the total over all holders is seen, which
-one holder can reduce by its own: with two holders, the other's histogram.
+So one site's column sums give its label histograms, exactly. In `masked` only the total over all holders can be read.
+A holder can subtract its own histogram from it: with two holders, what remains is the other's.
 """
 
 from __future__ import annotations
@@ -11,15 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ce.audit.views import CoordinatorView, HolderView, scale_of
+from ce.audit.adversary_views import CoordinatorView, Counts, Histograms, HolderView, scale_of
 from ce.protocol.topology.site_view import column_groups
 from ce.ring import Words
-
-Counts = NDArray[np.int64]
-#: (site, column number) -> number of objects by label.
-Histograms = dict[tuple[str, int], Counts]
 
 
 def site_histograms(view: CoordinatorView) -> Histograms:
@@ -35,15 +30,15 @@ def site_histograms(view: CoordinatorView) -> Histograms:
     return found
 
 
-def shared_out(view: CoordinatorView) -> Histograms:
-    """Guess that the total's histogram is every holder's, in proportion: the best that a total allows."""
+def proportional_histograms(view: CoordinatorView) -> Histograms:
+    """Share the total's histogram out to the holders in proportion to their objects: the best that a total allows."""
     found: Histograms = {}
     sizes = {s: sum(b.size for b in view.topology.blocks if s in b.members) for s in view.topology.sites}
     for index, counts in total_histograms(view).items():
         holders = view.topology.columns[index].holders
-        everybody = sum(sizes[site] for site in holders)
+        objects = sum(sizes[site] for site in holders)
         for site in holders:
-            share = counts.astype(np.float64) * sizes[site] / max(everybody, 1)
+            share = counts.astype(np.float64) * sizes[site] / max(objects, 1)
             found[site, index] = np.rint(share).astype(np.int64)
     return found
 
@@ -59,7 +54,7 @@ def total_histograms(view: CoordinatorView) -> dict[int, Counts]:
 
 
 def others_histograms(view: HolderView) -> Histograms:
-    """What a holder finds for the others: the total's histogram less its own, in full for each other holder."""
+    """A holder's guess for each of the others: the total's histogram minus its own."""
     found: Histograms = {}
     for group in column_groups(view.topology.columns).values():
         seen = view.rounds.get(group.index)
@@ -72,6 +67,6 @@ def others_histograms(view: HolderView) -> Histograms:
 
 
 def _counted(words: Words, slices: Mapping[int, slice], bits: int) -> dict[int, Counts]:
-    """Of the first start: its column sums over all clusters, as whole numbers."""
+    """By column: the sums of the first start over all clusters, as whole numbers."""
     sums = words[0].sum(axis=0).astype(np.float64) * 2.0**-bits
     return {column: np.rint(sums[where]).astype(np.int64) for column, where in slices.items()}

@@ -1,4 +1,4 @@
-"""What the models of categorical labels share: smoothed tables, and for one-phase models their cell step."""
+"""What the models of categorical labels share: smoothed column parameters, and the cell step of one-phase models."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ce.ring import Reals, Scale, Words, decode
 from ce.steps.model import Model
 
 
-class SmoothedTables(Model):
-    """A column's table is a distribution per cluster, with a pseudo-count `smoothing` on every category."""
+class SmoothedBeta(Model):
+    """A column's beta is one distribution per cluster, with a pseudo-count `smoothing` on every category."""
 
     smoothing: float
 
     def column(self, sums: Words, scale: Scale) -> Reals:
-        """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c); with s = 0 an empty row stays zero: keep the old one.
+        """beta_h(r) = (n_hr + s) / (sum_r n_hr + s k_c). With s = 0 a row without labels is zero: it is left unchanged.
 
-        The sum over categories is one of words: exact, so that the order of the categories does not matter.
+        The sum over categories adds words and so is exact: the order of the categories does not matter.
         """
         raised = decode(sums, scale) + self.smoothing
         total = (decode(sums.sum(axis=-1), scale) + self.smoothing * sums.shape[-1])[..., None]
@@ -27,7 +27,7 @@ class SmoothedTables(Model):
         return rows
 
     def columns(self, sums: Words, widths: Sequence[int], scale: Scale) -> Reals:
-        """The same numbers, entry by entry, in one go."""
+        """The same numbers as `column`, entry by entry, for all columns in one pass."""
         if 0 in widths:
             return super().columns(sums, widths, scale)
         sizes = np.array(widths)
@@ -37,19 +37,19 @@ class SmoothedTables(Model):
         rows: Reals = np.divide(raised, totals, out=np.zeros_like(raised), where=totals > 0)
         return rows
 
-    def prior(self, table: Reals) -> Reals:
+    def prior(self, beta: Reals) -> Reals:
         """s ln beta_h(r)."""
         if self.smoothing == 0.0:
-            return np.zeros_like(table)
-        terms: Reals = self.smoothing * np.log(table)
+            return np.zeros_like(beta)
+        terms: Reals = self.smoothing * np.log(beta)
         return terms
 
 
-class PosteriorCells(SmoothedTables):
+class PosteriorCells(SmoothedBeta):
     """One-phase models: phi_ich ∝ message_ih beta_ch(x_ic), summed over columns and over objects in one pass."""
 
     phases = 1
     normalised = True
 
-    def cells(self, message: Reals, tables: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
-        return posterior_sums(message, tables, cells, scales["objects"], scales["bound"])
+    def cells(self, message: Reals, betas: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
+        return posterior_sums(message, betas, cells, scales["objects"], scales["bound"])
