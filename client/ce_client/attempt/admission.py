@@ -27,7 +27,7 @@ from ce.protocol.topology.enrolment import by_pseudonym, enrolment
 from ce.protocol.topology.topology import Enrolment, Kind, Rows, SiteView
 from ce.ring import Reals
 from ce.steps.model import Model, fits_the_ring
-from ce_client.attempt.check_alignment import enrolled, private_objects, read_rows, read_view, shown_enrolments
+from ce_client.attempt.check_alignment import enrolled, private_objects, read_rows, read_view, sent_enrolments
 from ce_client.attempt.enrolment_frames import enrolment_frames, enrolment_header
 from ce_client.attempt.preview import preview
 from ce_client.attempt.recorder import AttemptRecorder
@@ -123,46 +123,52 @@ class Admission:
     def is_answered(self, message: pb.Alignment) -> bool:
         """True for an alignment that is sent again, after a broken stream. Raises MessageError for an older one."""
         if message.revision < self.revision:
-            raise MessageError("alignment: an older one than this site has answered")
+            raise MessageError(
+                "alignment: an older one than this site has answered: "
+                f"expected revision {self.revision} or later, got {message.revision}"
+            )
         return message.revision == self.revision
 
     def check(self, message: pb.Alignment, arrays: dict[str, Array], *, begun: bool) -> CheckedAlignment:
         """Check a new alignment. `begun`: this site has answered more than counts, and accepts no other alignment."""
-        offered, own = self._prepared.offered, self._enrolled
-        summaries = self._prepared.handshake.check_enrolments(own.summary, shown_enrolments(message))
-        if message.revision != max(summary.revision for summary in summaries.values()):
+        offered, current = self._prepared.offered, self._enrolled
+        summaries = self._prepared.handshake.check_enrolments(current.summary, sent_enrolments(message))
+        last = max(summary.revision for summary in summaries.values())
+        if message.revision != last:
             # So that another alignment always means another enrolment, and with it other masks.
-            raise MessageError("alignment: its revision is not that of the last enrolment")
+            raise MessageError(
+                f"alignment: its revision is not that of the last enrolment: expected {last}, got {message.revision}"
+            )
         if begun:
             raise MessageError("alignment: comes after the sites have begun")
-        view = read_view(message, self._site, own.enrolment, summaries)
-        rows = read_rows(arrays, view, len(own.enrolment.objects))
+        view = read_view(message, self._site, current.enrolment, summaries)
+        rows = read_rows(arrays, view, len(current.enrolment.objects))
         if not fits_the_ring(offered.model, view.sizes):
             raise MessageError("alignment: sizes of a job whose sums do not fit in 64 bits")
-        refuse_too_large(offered.model, view, own.labels.n_objects, self._site_files.settings.largest_state)
+        refuse_too_large(offered.model, view, current.labels.n_objects, self._site_files.settings.largest_state)
         private = private_objects(message, self._site, view)
         rules = Rules(offered.policy, offered.job.privacy, self._site, linear=offered.model.linear)
         known = enrolled(summaries, private)
-        findings = rules.findings(view, known, own.labels, rows)
+        findings = rules.findings(view, known, current.labels, rows)
         digest = enrolment_digest(summaries, private)
-        digests = object_digests(own.enrolment.objects, rows)
+        digests = object_digests(current.enrolment.objects, rows)
         blocks = [
             joined(*(m.encode() for m in view.blocks[b].members), hashed) for b, hashed in sorted(digests.items())
         ]
         self._recorder.alignment(message.revision, digest, *blocks)
         context = hashlib.sha256(joined(offered.attempt.job_digest, offered.labels_digest, digest, *blocks)).digest()
         self.revision = message.revision
-        self._checked = CheckedAlignment(view, rows, own.labels, rules, findings, known, digest, context)
+        self._checked = CheckedAlignment(view, rows, current.labels, rules, findings, known, digest, context)
         return self._checked
 
     def exclude(self, findings: Findings) -> Iterator[pb.SiteFrame]:
         """Enrol again without what is below a minimum. Raises Refused if policy or rule do not allow that."""
-        offered, own = self._prepared.offered, self._enrolled
+        offered, former = self._prepared.offered, self._enrolled
         self.waits_for_consent = False
         self._checked = None
         Rules(offered.policy, offered.job.privacy, self._site).refuse(findings)
-        labels, excluded = left_out(findings, own.labels)
-        self._enrolled = self._enrol(labels, self.revision + 1, (*own.excluded, *excluded))
+        labels, excluded = left_out(findings, former.labels)
+        self._enrolled = self._enrol(labels, self.revision + 1, (*former.excluded, *excluded))
         return self.enrolment_frames()
 
     def admit(self) -> Admitted | None:

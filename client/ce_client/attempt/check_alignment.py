@@ -1,8 +1,8 @@
-"""What the coordinator says about who shares what, read and checked against what the sites themselves have signed.
+"""An alignment, read and checked against the enrolments that the sites have signed.
 
-A site believes nothing here that it can check: that every site enrolled what is shown of it, who holds each of its
-columns, how many columns and objects there can be. What it cannot check, which of its objects others hold too, its
-masks are bound to: where two sites were told different things, their sums come to nothing.
+A site checks everything that it can: that every site signed the enrolment that is sent for it, which sites hold each
+column, how many columns and objects there can be. It cannot check which of its objects other sites hold too; its masks
+are bound to that. If two sites are sent inconsistent views, their masks do not cancel.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _WRITTEN_NAMES: dict[int, Literal["integers", "text"] | None] = {
 }
 
 
-def shown_enrolments(message: pb.Alignment) -> dict[str, tuple[Summary, bytes]]:
-    """Every site's enrolment and its signature, as the coordinator shows them."""
-    shown = {}
-    for own in message.enrolments:
+def sent_enrolments(message: pb.Alignment) -> dict[str, tuple[Summary, bytes]]:
+    """Every site's enrolment and its signature, as the coordinator sends them."""
+    sent = {}
+    for enrolment in message.enrolments:
         columns = []
-        for column in own.columns:
+        for column in enrolment.columns:
             if column.kind not in _KINDS or column.categories_are not in _WRITTEN_NAMES:
                 raise MessageError("enrolments: a column of an unknown kind")
             columns.append(
@@ -49,22 +49,22 @@ def shown_enrolments(message: pb.Alignment) -> dict[str, tuple[Summary, bytes]]:
                     column.labels,
                 )
             )
-        summary = Summary(own.objects, tuple(columns), own.pseudonym_digest, own.revision)
-        shown[own.site] = (summary, own.signature)
-    return shown
+        summary = Summary(enrolment.objects, tuple(columns), enrolment.pseudonym_digest, enrolment.revision)
+        sent[enrolment.site] = (summary, enrolment.signature)
+    return sent
 
 
 def private_objects(message: pb.Alignment, site: str, view: SiteView) -> dict[str, int]:
-    """How many objects each site holds alone. Of the others this site hears; its own it knows."""
-    told = {own.site: own.private_objects for own in message.enrolments}
-    mine = sum(block.size for block in view.blocks.values() if not block.shared)
-    if told[site] != mine or any(own.private_objects > own.objects for own in message.enrolments):
+    """How many objects each site holds alone, as the coordinator says; checked for this site."""
+    private = {enrolment.site: enrolment.private_objects for enrolment in message.enrolments}
+    expected = sum(block.size for block in view.blocks.values() if not block.shared)
+    if private[site] != expected or any(sent.private_objects > sent.objects for sent in message.enrolments):
         raise MessageError("enrolments: private_objects are not those of the blocks")
-    return told
+    return private
 
 
 def enrolled(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> dict[str, Enrolled]:
-    """The same, as the rules look at it."""
+    """The enrolments of all sites, as the rules use them."""
     return {
         site: Enrolled(
             summary.objects,
@@ -76,16 +76,16 @@ def enrolled(summaries: Mapping[str, Summary], private: Mapping[str, int]) -> di
     }
 
 
-def read_view(message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, Summary]) -> SiteView:
-    """This site's part of the topology."""
+def read_view(message: pb.Alignment, site: str, enrolment: Enrolment, summaries: Mapping[str, Summary]) -> SiteView:
+    """This site's view of the topology."""
     roster = tuple(summaries)
     blocks = _blocks(message, site, summaries, message.shared_by_all)
-    columns = _columns(message, site, own, summaries)
+    columns = _columns(message, site, enrolment, summaries)
     shared = {block.members for block in blocks.values() if block.shared}
     if not message.needs_two_exchanges and any(
         c.shared and c.kind == "clustering" and set(c.holders) & set(members) for c in columns for members in shared
     ):
-        raise MessageError("alignment: needs_two_exchanges is not what this site's own blocks and columns say")
+        raise MessageError("alignment: needs_two_exchanges is not what this site's blocks and columns say")
     return SiteView(
         roster, _sizes(message, summaries), blocks, columns, message.needs_two_exchanges, message.shared_by_all
     )
@@ -100,7 +100,7 @@ def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, Summary], 
         if view.size > min(summaries[member].objects for member in members):
             raise MessageError("alignment: a block is larger than what one of its members has enrolled")
         if together and 1 < len(members) < len(summaries):
-            raise MessageError("alignment: shared_by_all is not what this site's own blocks say")
+            raise MessageError("alignment: shared_by_all is not what this site's blocks say")
         blocks[view.index] = Block(view.index, members, view.size)
     if len(blocks) != len(message.blocks) or len({block.members for block in blocks.values()}) != len(blocks):
         raise MessageError("alignment: two blocks are one")
@@ -108,9 +108,9 @@ def _blocks(message: pb.Alignment, site: str, summaries: Mapping[str, Summary], 
 
 
 def _columns(
-    message: pb.Alignment, site: str, own: Enrolment, summaries: Mapping[str, Summary]
+    message: pb.Alignment, site: str, enrolment: Enrolment, summaries: Mapping[str, Summary]
 ) -> tuple[TopologyColumn, ...]:
-    claims = {claim.name: claim for claim in own.columns}
+    claims = {claim.name: claim for claim in enrolment.columns}
     known = {s: {column.name: column for column in summary.columns} for s, summary in summaries.items()}
     columns = []
     for column in message.columns:
@@ -165,11 +165,12 @@ def read_rows(arrays: Mapping[str, Array], view: SiteView, objects: int) -> dict
     rows = {}
     seen = np.zeros(objects, dtype=bool)
     for index, block in view.blocks.items():
-        own = arrays[f"rows/{index}"]
-        if own.dtype != np.int64 or own.shape != (block.size,) or ((own < 0) | (own >= objects)).any():
+        positions = arrays[f"rows/{index}"]
+        inside = (positions >= 0) & (positions < objects)
+        if positions.dtype != np.int64 or positions.shape != (block.size,) or not inside.all():
             raise MessageError("alignment: rows are not positions of this site's objects")
-        seen[own] = True
-        rows[index] = own.astype(np.intp)
+        seen[positions] = True
+        rows[index] = positions.astype(np.intp)
     if not seen.all() or sum(block.size for block in view.blocks.values()) != objects:
         raise MessageError("alignment: not every object of this site, each in one block")
     return rows

@@ -1,4 +1,4 @@
-"""What a site says it holds, as frames: columns, tokens, pseudonyms and its signature."""
+"""An enrolment as frames: columns, tokens of categories, pseudonyms of objects, and the site's signature."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ce_proto.v1 import site_pb2 as pb
 
 
 def enrolment_header(
-    attempt: Attempt, own: Enrolment, summary: Summary, signature: bytes, min_cluster: int
+    attempt: Attempt, enrolment: Enrolment, summary: Summary, signature: bytes, min_cluster: int
 ) -> pb.Enrolment:
-    """All but the pseudonyms. Raises InputError when it is more than fits in a frame."""
+    """The first frame without the pseudonyms. Raises InputError if it does not fit in a frame."""
     header = pb.Enrolment(
         job=attempt.job,
         epoch=attempt.epoch,
-        objects=len(own.objects),
+        objects=len(enrolment.objects),
         columns=[
             pb.ColumnClaim(
                 name=claim.name,
@@ -32,7 +32,7 @@ def enrolment_header(
                 categories=[bytes.fromhex(str(token)) for token in claim.categories],
                 labels=claim.labels,
             )
-            for claim in own.columns
+            for claim in enrolment.columns
         ],
         pseudonym_digest=summary.pseudonym_digest,
         signature=signature,
@@ -40,17 +40,17 @@ def enrolment_header(
         min_cluster=min_cluster,
     )
     if header.ByteSize() > LARGEST_HEADER:
-        categories = sum(len(claim.categories) for claim in own.columns)
+        categories = sum(len(claim.categories) for claim in enrolment.columns)
         raise InputError(
-            f"{categories:,} categories in {len(own.columns):,} columns are more than fit in an enrolment: leave "
+            f"{categories:,} categories in {len(enrolment.columns):,} columns are more than fit in an enrolment: leave "
             "out columns, such as those with a category for nearly every object"
         )
     return header
 
 
-def enrolment_frames(header: pb.Enrolment, own: Enrolment) -> Iterator[pb.SiteFrame]:
+def enrolment_frames(header: pb.Enrolment, enrolment: Enrolment) -> Iterator[pb.SiteFrame]:
     """The header and the pseudonyms, one frame at a time."""
-    tokens = own.objects.view(np.uint8).reshape(-1, TOKEN_SIZE)
+    tokens = enrolment.objects.view(np.uint8).reshape(-1, TOKEN_SIZE)
     for at, chunks in enumerate(to_chunks({"pseudonyms": tokens})):
         if at == 0:
             header.chunks.CopyFrom(chunks)
