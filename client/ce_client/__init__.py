@@ -1,3 +1,3 @@
-"""The daemon that an organisation runs next to its labels. It dials out, and obeys its own policy first."""
+"""The daemon that an organisation runs beside its labels. It connects to a coordinator, and checks its policy first."""
 
 import ce.transport  # noqa: F401  (sets what gRPC reads when it is first imported)

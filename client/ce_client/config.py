@@ -1,4 +1,4 @@
-"""client.toml: where the coordinator is, where this site's files are."""
+"""client.toml: the address of the coordinator, the paths of this site's files, and its limits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ce.identity.names import check_name
 from ce.service.settings import REQUIRED, check_address, read_settings, setting
 
 ENV_PREFIX = "CE_CLIENT_"
-#: Variables that are read elsewhere than in client.toml's keys.
+#: Variables with the prefix that are no key of client.toml.
 CONFIG_VARIABLE, PASSPHRASE_VARIABLE = "CE_CLIENT_CONFIG", "CE_CLIENT_KEY_PASSPHRASE"
 FILE_NAME = "client.toml"
-#: More threads than this would only wait for each other.
+#: Upper limit of `threads`.
 MOST_THREADS = 1024
 
 
@@ -34,16 +34,16 @@ class Labels:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a coordinator may ask of this site, whatever the sizes of single jobs."""
+    """Limits on what a coordinator may ask of this site, over all jobs."""
 
-    jobs_at_once: int = setting(100, "Jobs that this site is in at the same time; a further one is refused.")
+    jobs_at_once: int = setting(100, "Most jobs that this site is in at the same time; a further one is refused.")
     jobs_remembered: int = setting(
-        10_000, "Jobs of which something is noted below state; a further one is refused until ce-client forget."
+        10_000, "Most jobs with files below state; a further one is refused until ce-client forget."
     )
-    sites_per_job: int = setting(200, "Sites of one job; one with more is refused.")
+    sites_per_job: int = setting(200, "Most sites of one job; a job with more is refused.")
     ledger_bytes: int = setting(
         4 * 2**30,
-        "Bytes of the ledger; then no job begins until it is moved away, and kept, while the daemon is stopped.",
+        "Most bytes of the ledger; then no job begins until the ledger is archived, while the daemon is stopped.",
     )
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Log:
-    """What the daemon writes to standard error."""
+    """The log that the daemon writes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = setting("info", '"debug", "info", "warning" or "error".')
     format: Literal["auto", "text", "json"] = setting(
@@ -68,22 +68,23 @@ class ClientSettings:
 
     name: str = setting(REQUIRED, "This site's name, as in its certificate.")
     coordinator: str = setting(REQUIRED, "Where the coordinator listens: host:port.")
-    key: Path = setting(Path("site.key"), "This site's private key; made here, and never leaves.")
+    key: Path = setting(Path("site.key"), "This site's private key; it is made here and never sent.")
     certificate: Path = setting(Path("site.pem"), "This site's certificate, signed by the operator.")
     authority: Path = setting(Path("ca.pem"), "The certificate of the operator's authority.")
     former: Path = setting(
-        Path("former"), "Directory of certificates of keys that this site had before: the ledger has their signatures."
+        Path("former"),
+        "Directory of certificates of this site's former keys, which verify older signatures in the ledger.",
     )
-    secret: Path = setting(Path("secret"), "This site's own secret, from which its starting values are drawn.")
-    peers: Path = setting(Path("peers.toml"), "The keys of the other sites, compared out of band.")
+    secret: Path = setting(Path("secret"), "This site's secret, from which its starting values are derived.")
+    peers: Path = setting(Path("peers.toml"), "The fingerprints of the other sites' keys, compared out of band.")
     policy: Path = setting(Path("policy.toml"), "This site's rules.")
-    results: Path = setting(Path("results"), "Where results go: one directory per job.")
+    results: Path = setting(Path("results"), "Directory of results: one directory per job.")
     for_spreadsheets: bool = setting(
         False,
-        "Write an apostrophe before ids and labels in results that a spreadsheet would take for a formula and run.",
+        "Write an apostrophe before ids and labels in results that a spreadsheet would run as a formula.",
     )
     state: Path = setting(
-        Path("state"), "Where the daemon notes which jobs it was in, and keeps the states of those under way."
+        Path("state"), "Directory of the daemon's own files: its jobs, their checkpoints, the ledger."
     )
     threads: int = setting(1, "Threads for the computation of one job.")
     largest_message: int = setting(8 * 2**30, "Most bytes of arrays in one message from the coordinator.")
@@ -93,17 +94,17 @@ class ClientSettings:
         "is refused. Computing takes a few times as much.",
     )
     largest_checkpoint: int = setting(
-        4 * 2**30, "Most bytes of one checkpoint of a job, below state; a job whose state is larger runs without."
+        4 * 2**30, "Most bytes of one checkpoint of a job, below state; a job that needs more runs without checkpoints."
     )
     least_free: int = setting(
         100 * 2**20,
-        "Bytes that a checkpoint must leave free on its disk: the ledger and the results need them more.",
+        "Bytes that a checkpoint must leave free on its disk, for the ledger and the results.",
     )
-    proxy: str = setting("", "HTTP proxy to dial through, like http://proxy:3128; empty: that of the environment.")
+    proxy: str = setting("", "HTTP proxy to connect through, like http://proxy:3128; empty: that of the environment.")
     metrics: str = setting(
         "",
-        "Where to serve metrics and health over HTTP, to this machine or a network of your own: host:port, like "
-        "127.0.0.1:9464. Port 0 takes a free one. Empty: nowhere.",
+        "Address at which metrics and health are served over HTTP, on this machine or a private network: host:port, "
+        "like 127.0.0.1:9464. Port 0 takes a free one. Empty: they are not served.",
     )
     labels: Labels = field(default_factory=Labels)
     limits: Limits = field(default_factory=Limits)

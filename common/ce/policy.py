@@ -1,6 +1,6 @@
-"""A site's own rules (policy.toml), checked before anything is sent. A job that breaks one is refused by its name.
+"""A site's rules (policy.toml), checked before anything is sent. A job that breaks one is refused, by the rule's name.
 
-A daemon reads them from its file; `ce.simulate(policy=...)` applies the same ones on one machine.
+A daemon reads them from its file; `ce.simulate(policy=...)` applies the same rules on one machine.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ ENV_PREFIX = "CE_POLICY_"
 
 @dataclass(frozen=True)
 class Policy:
-    """What this site takes part in."""
+    """The rules of one site: in which jobs it takes part, and with which of its objects and columns."""
 
     weakest_privacy: str = setting(
         "masked",
-        'The weakest mode in which this site sends sums: "plain" (the coordinator sees this site\'s own sums), '
+        'The weakest mode in which this site sends sums: "plain" (the coordinator sees this site\'s sums), '
         '"masked" (it sees totals only) or "blind" (it sees nothing).',
     )
     min_sites: int = setting(
         3,
-        "Fewest sites that a job must have, and that must be in every total to which this site adds its part, this "
-        "one included. In a total of two, each knows the other's part.",
+        "Fewest sites in a job, and in every total to which this site contributes, this site included. In a total of "
+        "two sites, each knows the other's part.",
     )
     min_objects: int = setting(
         20,
-        "Fewest objects with which a site counts for min_sites in a total: a site with hardly any adds nothing that "
-        "the others could hide behind.",
+        "Fewest objects with which a site counts for min_sites in a total: the part of a site with few objects does "
+        "not hide the parts of the others.",
     )
     min_foreign_columns: int = setting(
         4,
-        "Fewest columns of other sites in the total of an object that several sites hold. Columns whose tables "
-        "whoever sees the total knows do not count: their labels can be worked out of it.",
+        "Fewest columns of other sites in the total of an object that several sites hold. A column does not count if "
+        "its parameters are known to a site or coordinator that sees the total, which could then compute its labels.",
     )
     min_classifiers: int = setting(
         3, "bc3e: fewest classifiers of other sites that vote on an object that several sites hold."
     )
     below_minimum: Literal["exclude", "refuse"] = setting(
         "exclude",
-        'What happens to objects and columns below one of these minimums: "exclude" (they are left out of the job, '
-        'and labelled here afterwards) or "refuse" (this site takes no part in the job).',
+        'What happens to objects and columns below one of these minimums: "exclude" (they take no part in the job, '
+        'and are labelled here afterwards) or "refuse" (this site takes no part in the job).',
     )
     models: tuple[str, ...] = setting(
         built_in_names(),
@@ -56,28 +56,28 @@ class Policy:
     )
     max_rounds: int = setting(10_000, "Most rounds that this site answers in one job, over all its attempts.")
     coordinators: tuple[str, ...] = setting(
-        (), "Names of the coordinators, as they call themselves, whose jobs are accepted; empty: any of this CA."
+        (), "Names of the coordinators whose jobs are accepted; empty: any coordinator of this CA."
     )
     consent: Literal["auto", "ask"] = setting(
         "auto",
-        'Whether a job that breaks no rule begins by itself ("auto"), or waits until somebody here has seen what would '
-        'leave (ce-client preview) and said ce-client approve ("ask").',
+        'Whether a job that breaks no rule begins by itself ("auto"), or waits ("ask") until a person here has read '
+        "what would leave (ce-client preview) and approved it (ce-client approve).",
     )
     leave_behind: bool = setting(
         False,
-        "Whether a job may go on without a site that stays away. Whoever sees the totals before and after can subtract "
+        "Whether a job may go on without a site that stays away. Who sees the totals before and after can subtract "
         "them, and then knows that site's part.",
     )
     min_cluster: int = setting(
         5,
-        "Smallest cluster of which the operator may learn anything: size and parameters of smaller ones are withheld. "
-        "1: of every cluster.",
+        "Fewest objects of a cluster whose size and parameters the operator gets; those of smaller clusters are "
+        "withheld. 1: the operator gets those of every cluster.",
     )
     randomise: float = setting(
         0.0,
-        "Probability, from 0 to below 1, with which each label is replaced by a random one of its column before "
-        "anything is computed from it, once and for good: then nobody can be sure of any label, whatever leaks. The "
-        "consensus becomes less accurate. Not with soft labels.",
+        "Probability, from 0 to below 1, with which each label is replaced by a random label of its column before "
+        "anything is computed. The same labels are replaced in every job. Then no label is certain, whatever leaks; "
+        "the consensus becomes less accurate. Not possible with soft labels.",
     )
 
     def __post_init__(self) -> None:
@@ -100,7 +100,7 @@ class Policy:
 
     @classmethod
     def permissive(cls) -> Policy:
-        """Everything is allowed: for a simulation, which reveals nothing to anybody."""
+        """A policy that allows every job: for a simulation on one machine, which sends nothing."""
         return cls(
             weakest_privacy=PRIVACY[0],
             min_sites=1,
@@ -114,7 +114,7 @@ class Policy:
 
     @classmethod
     def of(cls, source: Policy | Mapping[str, Any] | str | Path | None) -> Policy:
-        """None: permissive. Keys of policy.toml, or its path: those rules, and the defaults of the others."""
+        """A policy from keys of policy.toml or from its path, with defaults for the other keys. None: permissive."""
         if source is None:
             return cls.permissive()
         if isinstance(source, Policy):
@@ -124,7 +124,7 @@ class Policy:
         return cls.read(Path(source))
 
     def check(self, job: Job, coordinator: str) -> None:
-        """Raises Refused, by the name of the rule, for a job that this site does not take part in."""
+        """Raises Refused, by the name of the rule, if a job breaks a rule that its definition alone can break."""
         if PRIVACY.index(job.privacy) < PRIVACY.index(self.weakest_privacy):
             raise Refused(
                 "weakest_privacy",
@@ -137,17 +137,18 @@ class Policy:
         if job.privacy == "masked" and job.start in find_model(job.model).unanalysed_starts:
             raise Refused(
                 f"{job.start} start",
-                f"what the rounds of a {job.start} start tell a coordinator that sees totals has not been analysed: "
-                'use start = "votes", or privacy = "blind"',
+                f"it has not been analysed what a coordinator that sees totals learns from a {job.start} start: use "
+                'start = "votes", or privacy = "blind"',
             )
         if self.coordinators and coordinator not in self.coordinators:
             raise Refused("coordinators", f"this site takes no jobs from coordinator {coordinator}")
 
     def check_rounds(self, answered: int) -> None:
+        """Raises Refused if a job has taken more rounds than this site answers."""
         if answered > self.max_rounds:
             raise Refused("max_rounds", f"this site answers at most {self.max_rounds:,} rounds of a job")
 
 
 def sample_policy() -> str:
-    """policy.toml with every key explained."""
-    return sample(Policy, "The rules of this site: what it takes part in. Nothing is sent that breaks one of them.")
+    """The text of a policy.toml that explains every key."""
+    return sample(Policy, "The rules of this site. Nothing is sent that breaks one of them.")

@@ -1,7 +1,7 @@
-"""Every rule by whose name something is refused: what it says, and what to do next.
+"""The catalogue of rules: every name by which a job is refused, what the rule says, and what to do next.
 
-A site's rules are keys of its `policy.toml`; the others are those of the protocol and of limits that a site has set.
-Sentences of refusals end with the rule's name, metrics count by it, docs/errors.md lists them.
+Some rules are keys of a site's `policy.toml`; the others belong to the protocol or to limits in `client.toml`. The
+sentence of a refusal ends with the rule's name, metrics count by it, docs/errors.md lists them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """What a rule says, and what whoever meets it can do."""
+    """What a rule says, and what to do when it refuses a job."""
 
     says: str
     remedy: str
@@ -19,11 +19,11 @@ class Rule(NamedTuple):
 _CHANGE_JOB = "change the job, or ask the site whether it changes the rule"
 _ROOM_AT_SITE = "ask the site to raise the limit in `client.toml`"
 
-#: Rules of a site's policy, by the keys of policy.toml; what each asks for in detail is said there.
+#: Rules of a site's policy, by the keys of policy.toml, which explains them in detail.
 POLICY = {
     "weakest_privacy": Rule("The site sends its sums only in a better mode than the job's.", _CHANGE_JOB),
     "min_sites": Rule("Too few sites are in the job, or in one of its totals.", "ask more sites to take part"),
-    "min_objects": Rule("The site, or what it shares, has too few objects for a total.", _CHANGE_JOB),
+    "min_objects": Rule("The site has too few objects in a total.", _CHANGE_JOB),
     "min_foreign_columns": Rule(
         "Too few columns of other sites are in the totals of objects that several sites hold.",
         'more clusterings at the other sites; or `below_minimum = "exclude"` at this one, which leaves the objects out',
@@ -40,35 +40,35 @@ POLICY = {
         "bring the missing site back; or submit a job without it, under another name",
     ),
     "consent": Rule(
-        "Somebody at the site declined, or approved another job of this name.", "ask the site, or take another name"
+        "The site declined the job, or approved another job of this name.", "ask the site, or take another name"
     ),
 }
 
-#: Every rule by which a job is refused. What a site sends as a rule is looked up here before anybody counts it.
+#: Every rule by which a job is refused. Metrics count a rule that is not listed here as `other`.
 RULES = {
     **POLICY,
     "diffused start": Rule(
-        'What a coordinator learns from the rounds of `start = "diffused"` in `masked` has not been analysed.',
+        'It has not been analysed what a coordinator learns from `start = "diffused"` in `masked`.',
         '`start = "votes"`, or `privacy = "blind"`',
     ),
     "one roster per label file": Rule(
-        "The site's labels are in totals with other sites already: the difference of two totals would show a part.",
+        "The site's labels are in totals with other sites: the difference of two totals would be a site's part.",
         "the same sites as before; or, at the site, `ce-client allow-roster`",
     ),
     "same in every attempt": Rule(
-        "A site's labels, its rules or who shares what changed between two attempts at the job, or the site refused "
-        "it before.",
+        "A site's labels, its policy or the topology changed between two attempts at the job, or the site refused the "
+        "job before.",
         "submit the job under another name",
     ),
     "unpinned peer": Rule(
         "The site does not trust another site of the job.", "both compare fingerprints, then `ce-client trust`"
     ),
     "changed key of a peer": Rule(
-        "Another site shows another key than the one that was pinned.",
+        "Another site's key is not the one that this site has pinned.",
         "ask that site, by telephone, whether it made a new key; if so, `ce-client trust` again",
     ),
     "peer with another name": Rule(
-        "The certificate that was shown for a site is that of somebody else.",
+        "The certificate that was sent for a site has another name in it.",
         "tell the operator: the coordinator passed on a wrong certificate",
     ),
     "results of another job": Rule(
@@ -90,17 +90,19 @@ RULES = {
         "The job needs more memory than the site gives it (`client.toml`).",
         "fewer restarts or clusters; [capacity.md](capacity.md) says how much a job takes",
     ),
-    "limits.jobs_at_once": Rule("The site is in as many jobs as it may be.", "later, under another name"),
-    "limits.jobs_remembered": Rule(
-        "The site keeps notes of as many jobs as it may.", "at the site, `ce-client forget` some; then another name"
+    "limits.jobs_at_once": Rule(
+        "The site is in as many jobs as it allows.", "submit the job later, under another name"
     ),
-    "limits.sites_per_job": Rule("The job has more sites than this one works with.", _ROOM_AT_SITE),
+    "limits.jobs_remembered": Rule(
+        "The site has files of as many jobs as it allows.", "at the site, `ce-client forget` some; then another name"
+    ),
+    "limits.sites_per_job": Rule("The job has more sites than this one allows.", _ROOM_AT_SITE),
     "limits.ledger_bytes": Rule(
-        "The site's ledger is full.", "at the site: stop the daemon, move the ledger away, keep it, start again"
+        "The site's ledger is full.", "at the site: stop the daemon, move the ledger to an archive, start again"
     ),
 }
 
-#: Rules of commands: they refuse nobody's job.
+#: Rules of commands, which refuse no job.
 OF_COMMANDS = {
     "job under way": Rule("`ce-client forget` of a job that is not over.", "wait for its end, or stop the daemon"),
 }

@@ -144,7 +144,7 @@ class SiteAttempt:
             case "more" if self._task_reader is not None:
                 return self._read_task(self._task_reader, message.chunks)
             case _:
-                raise MessageError(f"message: expected {self._expected}, got {kind}")
+                raise MessageError(f"message: expected {self._expected}, got {kind}, in job {self.job}")
 
     @property
     def _expected(self) -> str:
@@ -229,7 +229,7 @@ class SiteAttempt:
     def _answer(self, task: Task, digest: bytes) -> Frames:
         admission, rounds = self._admission, self._rounds
         if admission is None or (rounds is None and not admission.has_excluded):
-            raise MessageError("task: comes before the alignment")
+            raise MessageError(f"task: comes before the alignment, in round {task.round}")
         if rounds is None:
             return admission.enrolment_frames()  # again, after a broken stream
         try:

@@ -94,7 +94,7 @@ class AttemptRecorder:
             raise Refused(
                 "limits.ledger_bytes",
                 f"the ledger of this site has {self._ledger.size:,} bytes, and may have {most:,}: its people have to "
-                "stop the daemon, move the ledger away, keep it, and start again",
+                "stop the daemon, move the ledger to an archive, and start again",
             )
         attempt, randomise = self._offered.attempt, self._offered.policy.randomise
         self._ledger.begin(

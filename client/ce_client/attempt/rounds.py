@@ -44,21 +44,21 @@ class SiteRounds:
     """One site's engine, its masks, its checkpoints and its results."""
 
     def __init__(self, admitted: Admitted, site_files: SiteFiles, recorder: AttemptRecorder) -> None:
-        prepared, own, aligned = admitted.prepared, admitted.enrolled, admitted.alignment
+        prepared, enrolled, aligned = admitted.prepared, admitted.enrolled, admitted.alignment
         offered, key = prepared.offered, prepared.job_key
         settings = site_files.settings
         self.finished = False
         self.checkpoint_round = 0  # the last round with a checkpoint; 0: none
         self.failed_checkpoints = 0
         self._offered = offered
-        self._excluded = own.excluded
+        self._excluded = enrolled.excluded
         self._view = aligned.view
         self._recorder = recorder
         self._results = results_of(settings)
         self._checkpoints = site_files.checkpoints
         self._checkpoint_context = aligned.checkpoint_context
         self._all_labels = with_tokens(prepared.labels, key)
-        self._labels = with_tokens(own.labels, key)  # of the objects and columns that take part
+        self._labels = with_tokens(enrolled.labels, key)  # of the objects and columns that take part
         self._engine = Site(
             settings.name,
             self._labels,
@@ -76,7 +76,7 @@ class SiteRounds:
             self._engine,
             aligned.view,
             offered.model,
-            own.enrolment.objects,
+            enrolled.enrolment.objects,
             aligned.rows,
             prepared.handshake.pair_keys,
             aligned.enrolment_digest,

@@ -1,1 +1,1 @@
-"""The command `ce-client`: the daemon of a site, and what its people do."""
+"""The command `ce-client`: starts the daemon of a site, shows its jobs, decides about them."""

@@ -1,4 +1,4 @@
-"""ce-client preview, approve, decline and allow-roster: what would leave in a job, and whether it may."""
+"""ce-client preview, approve, decline and allow-roster: what would leave in a job, and whether that is allowed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from ce_client.state.rosters import Rosters, content_digest
 @config_option
 @format_option
 def preview(job: str, config: Path, format_: str) -> None:
-    """Show what would leave this site in a job: every array, who else is in its total, the rules that it meets.
+    """Show what would leave this site in a job: every array, the other sites in its total, the rules it satisfies.
 
-    There is a preview once all sites have enrolled. Nothing of the arrays has been sent by then if the policy says
-    consent = "ask".
+    There is a preview once all sites have enrolled. If the policy says consent = "ask", nothing of the arrays has been
+    sent by then.
 
     \b
     Examples:
@@ -49,23 +49,23 @@ def preview(job: str, config: Path, format_: str) -> None:
     if found.randomise:
         listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.epsilon.items())
         facts.add_row("randomised", Text(f"each label with probability {found.randomise:g}: epsilon {listed}"))
-    for own in found.excluded:
-        needed = f"{own.rule} asks for {own.required:,}, there are {own.found:,}"
-        facts.add_row("left out", Text(f"{own.what}: {own.objects:,} objects here; {needed}"))
+    for excluded in found.excluded:
+        needed = f"{excluded.rule} requires {excluded.required:,}, found {excluded.found:,}"
+        facts.add_row("excluded", Text(f"{excluded.what}: {excluded.objects:,} objects here; {needed}"))
     if found.waits_for_consent:
         facts.add_row("waits", Text("for ce-client approve, or decline"))
     show_table(facts)
     click.echo()
-    arrays = list_table("array", "step", "shape", "mode", "in a total with", "rules that it meets")
+    arrays = list_table("array", "step", "shape", "mode", "in a total with", "rules it satisfies")
     for array in found.arrays:
         others = ", ".join(site for site in array.contributors if site != settings.name)
         shape = " x ".join(f"{length:,}" for length in array.shape) or "1"
-        arrays.add_row(Text(array.name), array.step, shape, array.mode, others or "nobody", _rules_of(array))
+        arrays.add_row(Text(array.name), array.step, shape, array.mode, others or "no other site", _rules_of(array))
     show_table(arrays)
 
 
 def _rules_of(array: PreviewArray) -> str:
-    return "; ".join(f"{met.rule}: {met.found:,}, asked {met.required:,}" for met in array.rules)
+    return "; ".join(f"{check.rule}: {check.found:,}, required {check.required:,}" for check in array.rules)
 
 
 @click.command(short_help="Let a job begin that waits for this site's consent.")
@@ -75,8 +75,8 @@ def _rules_of(array: PreviewArray) -> str:
 def approve(job: str, config: Path, format_: str) -> None:
     """Let a job begin that waits for this site's consent (consent = "ask" in policy.toml).
 
-    It holds for the very job and the very sites that ce-client preview shows: one of the same name that differs is
-    refused. A daemon that runs hears of it at once.
+    The approval is for the job definition and the sites that ce-client preview shows: another job of the same name is
+    refused. A running daemon begins the job at once.
 
     \b
     Examples:
@@ -103,23 +103,23 @@ def decline(job: str, config: Path, format_: str) -> None:
 
 def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
     settings = read_config(config)
-    seen = _preview_of(settings, job)
+    previewed = _preview_of(settings, job)
     states = [entry.state for entry in JobIndex(settings.state).entries() if entry.job == job and entry.over]
     if states:
         raise InputError(f"job {job!r} is over ({states[0]}): there is nothing left to decide")
-    Consents(settings.state).decide(job, bytes.fromhex(seen.job_digest), seen.sites, decision)
-    told = wake_daemon(settings.state)
+    Consents(settings.state).decide(job, bytes.fromhex(previewed.job_digest), previewed.sites, decision)
+    woken = wake_daemon(settings.state)
     say(
         format_,
         {
             "job": job,
             "decision": decision,
-            "job_digest": seen.job_digest,
-            "roster": list(seen.sites),
-            "daemon_told": told,
+            "job_digest": previewed.job_digest,
+            "roster": list(previewed.sites),
+            "daemon_told": woken,
         },
-        f"{decision} {job}, with {', '.join(seen.sites)}",
-        *(() if told else ("no daemon is running here: it will find this when it starts",)),
+        f"{decision} {job}, with {', '.join(previewed.sites)}",
+        *(() if woken else ("no daemon is running here: it reads this decision when it starts",)),
     )
 
 
@@ -127,16 +127,16 @@ def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
     "allow-roster", short_help="Let the same labels go into totals with other sites than before: read --help first."
 )
 @click.argument("job")
-@click.option("--yes", is_flag=True, help="Do not ask: what it gives away is understood.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @config_option
 @format_option
 def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
     """Let this site's labels go into totals with the sites of JOB, although they went into totals with others before.
 
     Totals of the same labels under two rosters differ by exactly what the sites in which the rosters differ have added.
-    Whoever sees both subtracts them: exact counts of those sites, where few sites differ of a single one, and of small
-    groups the labels themselves. Masks do not help against that. So a job with another roster is refused (rule: one
-    roster per label file), unless it is allowed here. The ledger records it when it is first used.
+    Who sees both can subtract them, and gets exact counts of those sites: of a single site if only one differs, and for
+    small groups the labels themselves. Masks do not protect against that. So a job with another roster is refused
+    (rule: one roster per label file) unless it is allowed here. The ledger records the first use.
 
     \b
     Examples:
@@ -155,20 +155,20 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
     for other in others:
         differ = ", ".join(sorted(set(roster) ^ set(other)))
         click.echo(
-            f"warning: these labels are in totals with {', '.join(other)}. Whoever sees those and the ones with "
-            f"{', '.join(roster)} can subtract them, and then knows what {differ} added, exactly.",
+            f"warning: these labels are in totals with {', '.join(other)}. Who sees those and the totals with "
+            f"{', '.join(roster)} can subtract them, and then knows exactly what {differ} added.",
             err=True,
         )
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked here: give --yes if what it gives away is understood")
+            raise click.UsageError("no terminal to ask for confirmation: read --help, then give --yes")
         if not click.confirm("Allow it?", default=False, err=True):
             raise Cancelled("nothing was changed")
     rosters.allow(roster, job)
-    told = wake_daemon(settings.state)
+    woken = wake_daemon(settings.state)
     say(
         format_,
-        {**facts, "allowed": True, "daemon_told": told},
+        {**facts, "allowed": True, "daemon_told": woken},
         f"allowed: totals with {', '.join(roster)}; a job that was refused has to be submitted again",
     )
 
@@ -176,7 +176,7 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
 def _preview_of(settings: ClientSettings, job: str) -> Preview:
     found = Previews(settings.state).read(job)
     if found is None:
-        JobIndex(settings.state).entry(job)  # raises for a job that this site has never heard of
+        JobIndex(settings.state).entry(job)  # raises UnknownJob for a job that this site was never offered
         raise InputError(
             f"there is no preview of job {job!r}: not all sites have enrolled yet, or it was refused before "
             "(ce-client show says why)"

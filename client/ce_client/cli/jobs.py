@@ -1,4 +1,4 @@
-"""ce-client jobs, show and forget: the jobs that this site was in."""
+"""ce-client jobs, show and forget: the jobs that this site was offered."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ from ce_client.daemon.site_files import CHECKPOINTS
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.consents import Consents
 from ce_client.state.files import name_of
-from ce_client.state.job_index import JobIndex
+from ce_client.state.job_index import AWAITING_CONSENT, JobIndex
 from ce_client.state.previews import Previews
 
-_COLOURS = {"done": "green", "failed": "red", "refused": "red", "cancelled": "yellow", "running": "cyan"}
+_COLOURS = {
+    "done": "green",
+    "failed": "red",
+    "refused": "red",
+    "cancelled": "yellow",
+    "running": "cyan",
+    AWAITING_CONSENT: "yellow",
+}
 
 
 @click.command(short_help="List the jobs that this site was offered, the newest first.")
@@ -58,7 +65,7 @@ def jobs(config: Path, format_: str) -> None:
 @config_option
 @format_option
 def show(job: str, config: Path, format_: str) -> None:
-    """Show one job: what was asked, how it ended, where the results are.
+    """Show one job: its model and sites, how it ended, where the results are.
 
     \b
     Examples:
@@ -89,16 +96,16 @@ def show(job: str, config: Path, format_: str) -> None:
     show_table(table)
 
 
-@click.command(short_help="Remove what this site keeps of a job; never the ledger.")
+@click.command(short_help="Remove the files of a job; never the ledger.")
 @click.argument("job")
-@click.option("--results", is_flag=True, help="Its results as well.")
+@click.option("--results", is_flag=True, help="Remove its results as well.")
 @config_option
 @format_option
 def forget(job: str, results: bool, config: Path, format_: str) -> None:
-    """Remove what this site keeps of a job: its entry in the journal, preview, consent and checkpoints.
+    """Remove the files of a job: its entry in the list of jobs, its preview, consent, attempts and checkpoints.
 
-    Results stay, unless --results is given. The ledger stays, whatever is given: what has left has left. So does the
-    roster under which the labels were contributed.
+    Results stay unless --results is given. The ledger and the roster under which the labels were contributed always
+    stay: they are about what has left this site.
 
     \b
     Examples:
@@ -118,30 +125,31 @@ def forget(job: str, results: bool, config: Path, format_: str) -> None:
         "attempts": AttemptHistory(settings.state).forget(job),
         "checkpoints": _remove_tree(settings.state / CHECKPOINTS, name_of(job)),
         "results": results and _remove_tree(settings.results, job),
-        # The last: whoever is interrupted before finds the job again.
+        # The last one: after an interrupt the job is still listed, and can be forgotten again.
         "journal": job_index.forget(job),
     }
-    removed = [name for name, there in found.items() if there]
+    removed = [name for name, existed in found.items() if existed]
     if not removed:
-        job_index.entry(job)  # raises for a job that this site has never heard of
-    kept = ["ledger"] + (["results"] if _is_there(settings.results, job) else [])
+        job_index.entry(job)  # raises UnknownJob for a job that this site was never offered
+    remaining = ["ledger"] + (["results"] if _has_directory(settings.results, job) else [])
     say(
         format_,
-        {"job": job, "removed": removed, "kept": kept},
-        f"removed of {job}: {', '.join(removed)}; kept: {', '.join(kept)}",
+        {"job": job, "removed": removed, "kept": remaining},
+        f"removed of {job}: {', '.join(removed)}; kept: {', '.join(remaining)}",
     )
 
 
-def _is_there(directory: Path, name: str) -> bool:
-    """A directory of this very name: a job may have been offered under a name that is a path to somewhere else."""
-    return Path(name).name == name and name not in ("", ".", "..") and (directory / name).is_dir()
+def _has_directory(parent: Path, name: str) -> bool:
+    """True if there is a directory of this name. A job may have been offered with a path for a name: then False."""
+    return Path(name).name == name and name not in ("", ".", "..") and (parent / name).is_dir()
 
 
-def _remove_tree(directory: Path, name: str) -> bool:
-    if not _is_there(directory, name):
+def _remove_tree(parent: Path, name: str) -> bool:
+    """Remove a directory; False if there is none."""
+    if not _has_directory(parent, name):
         return False
     try:
-        shutil.rmtree(directory / name)
+        shutil.rmtree(parent / name)
     except OSError as error:
-        raise ConfigError(f"{directory / name}: cannot be removed: {error.strerror}") from error
+        raise ConfigError(f"{parent / name}: cannot be removed: {error.strerror}") from error
     return True

@@ -1,4 +1,4 @@
-"""ce-client ledger: what has left this site, and whether the record of it is as it was written."""
+"""ce-client ledger: what has left this site, and whether the ledger is as it was written."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1}
 def ledger() -> None:
     """What has left this site: state/ledger.jsonl, one line per contribution, chained and signed.
 
-    It proves which bytes were sent, when, in which job and into totals with whom. It does not prove what they meant:
-    that they were computed as they should be from the labels that this site has.
+    It proves which bytes were sent, when, in which job and into totals with which sites. It does not prove that they
+    were computed correctly from this site's labels.
 
     \b
     Examples:
@@ -58,16 +58,16 @@ def list_(config: Path, format_: str) -> None:
         say(format_, found, "nothing has left this site yet")
         return
     table = list_table("job", "attempts", "contributions", "sent", "mode", "sites", "ended", "last")
-    for own in found:
+    for entry in found:
         table.add_row(
-            Text(own["job"]),
-            str(own["attempts"]),
-            f"{own['contributions']:,}",
-            size(own["bytes"]),
-            own["mode"],
-            ", ".join(own["roster"]),
-            own["state"] or "not yet",
-            ago(time.time() - own["last_s"]),
+            Text(entry["job"]),
+            str(entry["attempts"]),
+            f"{entry['contributions']:,}",
+            size(entry["bytes"]),
+            entry["mode"],
+            ", ".join(entry["roster"]),
+            entry["state"] or "not yet",
+            ago(time.time() - entry["last_s"]),
         )
     show_table(table)
 
@@ -90,14 +90,16 @@ def show(job: str, config: Path, format_: str) -> None:
         known = sorted({str(line["job"]) for line in ledgers.entries(path) if "job" in line})
         close = difflib.get_close_matches(job, known, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise UnknownJob(f"nothing has left this site in a job named {job!r}{hint}: ce-client ledger list has them all")
+        raise UnknownJob(
+            f"nothing has left this site in a job named {job!r}{hint}: ce-client ledger list lists all jobs"
+        )
     if format_ == "json":
         click.echo(json.dumps(lines, indent=2))
         return
     facts = fact_table()
     for line in lines:
         if line["kind"] != "contribution":
-            facts.add_row(f"{datetime.fromtimestamp(line['time_s'], UTC):%Y-%m-%d %H:%M:%S} UTC", Text(_said(line)))
+            facts.add_row(f"{datetime.fromtimestamp(line['time_s'], UTC):%Y-%m-%d %H:%M:%S} UTC", Text(_sentence(line)))
     show_table(facts)
     arrays = list_table("array", "type", "shape", "mode", "in a total with", "times", "rounds")
     for (name, kind, shape, mode, contributors), rounds in _by_array(lines).items():
@@ -109,22 +111,22 @@ def show(job: str, config: Path, format_: str) -> None:
         show_table(arrays)
 
 
-@ledger.command(short_help="See whether every line is as it was written.")
+@ledger.command(short_help="Check that every line is as it was written.")
 @click.option(
     "--certificate",
     "certificates",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Of the key that signed; may be given again.  [default: this site's, and its former ones]",
+    help="Certificate of the key that signed; may be repeated.  [default: this site's, and its former ones]",
 )
-@click.option("--head", help="A head that was noted elsewhere, 64 hex digits: see whether it is still in the chain.")
+@click.option("--head", help="A head that was noted elsewhere, 64 hex digits: check that it is still in the chain.")
 @config_option
 @format_option
 def verify(certificates: tuple[Path, ...], head: str | None, config: Path, format_: str) -> None:
-    """See whether every line of the ledger is as it was written: offline, with this site's certificate.
+    """Check that every line of the ledger is as it was written: offline, with this site's certificate.
 
-    Finds every line that was changed, moved, removed or put in between. Lines cut off at the end leave no trace in the
-    file, except that contributions without a signed end are counted; who has noted a later head finds that, too.
+    Finds every line that was changed, moved, removed or inserted. Lines that were cut off at the end are found with
+    --head only, if a later head was noted; contributions without a signed end are counted.
 
     \b
     Examples:
@@ -137,10 +139,10 @@ def verify(certificates: tuple[Path, ...], head: str | None, config: Path, forma
         say(format_, {"ok": True, **asdict(ledgers.Verification())}, "nothing has left this site yet")
         return
     if certificates:
-        shown = [read_certificate(own) for own in certificates]
+        signers = [read_certificate(certificate) for certificate in certificates]
     else:
-        shown = [read_certificate(settings.certificate), *former_certificates(settings)]
-    found = ledgers.verify(path, *shown, head=None if head is None else _head(head))
+        signers = [read_certificate(settings.certificate), *former_certificates(settings)]
+    found = ledgers.verify(path, *signers, head=None if head is None else _head(head))
     say(format_, {"ok": found.ok, **asdict(found)}, *([found.sentence, f"head {found.head}"] if found.ok else ()))
     if not found.ok:
         raise InputError(f"{path}, {found.sentence}")
@@ -157,31 +159,32 @@ def _head(text: str) -> bytes:
 
 
 def _by_job(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry per job, the newest first."""
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
         if "job" not in line:
             continue
         new = {"job": line["job"], "attempts": 0, "contributions": 0, "bytes": 0, "mode": "", "roster": [], "state": ""}
-        # The last one named comes last, and so first when turned round: two may be of the same millisecond.
-        own = found[line["job"]] = found.pop(line["job"], new)
-        own["last_s"] = line["time_s"]
+        # Put last, because times of two lines may be equal: the reversed list has the newest first.
+        entry = found[line["job"]] = found.pop(line["job"], new)
+        entry["last_s"] = line["time_s"]
         if line["kind"] == "begin":
-            own |= {"attempts": own["attempts"] + 1, "mode": line["mode"], "roster": line["roster"], "state": ""}
+            entry |= {"attempts": entry["attempts"] + 1, "mode": line["mode"], "roster": line["roster"], "state": ""}
         elif line["kind"] == "contribution":
-            own["contributions"] += 1
-            own["bytes"] += sum(map(_bytes, line["arrays"].values()))
+            entry["contributions"] += 1
+            entry["bytes"] += sum(map(_bytes, line["arrays"].values()))
         elif line["kind"] == "end":
-            own["state"] = line["state"]
+            entry["state"] = line["state"]
     return list(reversed(found.values()))
 
 
 def _by_array(lines: Iterable[dict[str, Any]]) -> dict[tuple[Any, ...], list[int]]:
-    """In which rounds each array was sent, in the same shape, mode and company."""
+    """The rounds in which each array was sent with the same type, shape, mode and contributors."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for line in lines:
-        for name, own in line.get("arrays", {}).items():
-            same = (name, own["type"], tuple(own["shape"]), own["mode"], tuple(own["contributors"]))
-            found.setdefault(same, []).append(line["round"])
+        for name, array in line.get("arrays", {}).items():
+            key = (name, array["type"], tuple(array["shape"]), array["mode"], tuple(array["contributors"]))
+            found.setdefault(key, []).append(line["round"])
     return found
 
 
@@ -190,8 +193,8 @@ def _bytes(array: dict[str, Any]) -> int:
     return words * WORD_BYTES.get(array["type"], 8)
 
 
-def _said(line: dict[str, Any]) -> str:
-    """A line that is no contribution, as people say it."""
+def _sentence(line: dict[str, Any]) -> str:
+    """A line that is no contribution, as a sentence."""
     match line["kind"]:
         case "begin":
             text = f"attempt {line['epoch']} begins: {line['mode']} sums with {', '.join(line['roster'])}"

@@ -1,4 +1,4 @@
-"""The `ce-client` command."""
+"""The `ce-client` command and its subcommands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cli(log_level: str) -> None:
 cli.add_section("Set up", init, fingerprint, trust, check, request)
 cli.add_section("Run", run)
 cli.add_section("Jobs", jobs, show, preview, approve, decline, allow_roster)
-cli.add_section("What has left this site, and what is kept", ledger, forget)
+cli.add_section("Ledger and clean-up", ledger, forget)
 add_completion(cli, "ce-client")
 
 

@@ -1,4 +1,4 @@
-"""Options that the commands share, and where the configuration is found."""
+"""The option --config, and how the configuration is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ce-client run and check: the daemon, and whether it could take part."""
+"""ce-client run and check: start the daemon; check that it could take part in a job."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
-from ce.cli.preflight import Checks, check_writable
 from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
+from ce.cli.preflight import Checks, check_writable
 from ce.errors import ConfigError, InputError
 from ce.identity.peers import Peers
 from ce.labels.randomised import epsilons
@@ -28,19 +28,19 @@ from ce_client.daemon.site_files import SiteFiles, read_labels
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import verify
 
-#: A certificate that ends sooner than this is worth a word.
+#: `check` reports a certificate that ends sooner than this.
 RENEW = timedelta(days=30)
 _CLOCK_SLACK_S = 60.0
 
 
-@click.command(short_help="Run this site's daemon until it is told to stop.")
+@click.command(short_help="Run this site's daemon until it is stopped.")
 @config_option
 @daemon_options
 def run(config: Path, log_level: str | None, format_: str | None) -> None:
-    """Run this site's daemon until it is told to stop (SIGTERM, Ctrl-C).
+    """Run this site's daemon until it is stopped (SIGTERM, Ctrl-C).
 
-    It dials the coordinator, and again whenever the connection breaks. Nobody can connect to it, unless `metrics` lets
-    somebody watch it. Labels, policy and peers are read anew for every job.
+    It connects to the coordinator, and again whenever the connection breaks. It listens on no port, unless `metrics` is
+    set. Labels, policy and peers are read anew for every job.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     give_back_large_arrays()
     _use_proxy(settings)
     site_files = SiteFiles.open(settings)
-    # Better now than when a job asks for them.
+    # Errors in these files are reported now rather than when a job is offered.
     site_files.policy()
     site_files.peers()
     check_writable(settings.results)
@@ -61,7 +61,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
         busy = asyncio.run(_run(site_files))
     sys.stdout.flush()
     if busy:
-        # A computation may take minutes yet, and what it computes has nowhere to go.
+        # A computation may take minutes more, and its result can no longer be sent.
         os._exit(0)
 
 
@@ -74,20 +74,19 @@ async def _run(site_files: SiteFiles) -> bool:
         loop.add_signal_handler(number, daemon.stop)
     loop.add_signal_handler(WAKE, daemon.reconsider)
     await daemon.run()
-    # The loop takes its handlers with it, and the signal would end a process that has only to write its last lines.
+    # The loop removes its handlers when it ends; without one, the signal would end the process before its last lines.
     loop.remove_signal_handler(WAKE)
     signal.signal(WAKE, signal.SIG_IGN)
     return daemon.busy
 
 
-@click.command(short_help="See whether this site could take part in a job.")
+@click.command(short_help="Check that this site could take part in a job.")
 @config_option
 @format_option
 def check(config: Path, format_: str) -> None:
-    """See whether this site could take part in a job: one line for each thing, ok or what to do.
+    """Check that this site could take part in a job: one line for each check, ok or what to do.
 
-    Ends with the exit code of the first thing that is not as it should be. Changes nothing, and does not disturb a
-    daemon that is running.
+    Ends with the exit code of the first check that fails. Changes nothing, and does not disturb a running daemon.
 
     \b
     Examples:
@@ -106,7 +105,7 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
         "certificate", lambda: SiteFiles.open(settings), f"of site {settings.name}; key and ca.pem go with it"
     )
     if site_files is not None:
-        checks.run("expiry", lambda: _not_soon(site_files), "more than 30 days left")
+        checks.run("expiry", lambda: _check_expiry(site_files), "more than 30 days left")
     policy = checks.run("policy", lambda: Policy.read(settings.policy), None)
     if policy is not None:
         privacy, least = policy.weakest_privacy, policy.min_sites
@@ -138,18 +137,18 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
             checks.note("ledger", recorded)
     if site_files is not None:
         _use_proxy(settings)
-        apart = checks.run("coordinator", lambda: run_async(_call(site_files)), None)
-        if apart is not None:
+        ahead_s = checks.run("coordinator", lambda: run_async(_call(site_files)), None)
+        if ahead_s is not None:
             checks.note("coordinator", f"{settings.coordinator} lets this site in")
-            checks.run("clock", lambda: _near(apart), "agrees with the coordinator's")
+            checks.run("clock", lambda: _check_clock(ahead_s), "agrees with the coordinator's")
 
 
 def _rules(policy: Policy) -> str:
     minimums = ("min_sites", "min_objects", "min_foreign_columns", "min_classifiers", "min_cluster")
-    asked = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
-    below = "is left out" if policy.below_minimum == "exclude" else "makes this site refuse"
+    required = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
+    below = "is excluded" if policy.below_minimum == "exclude" else "makes this site refuse"
     begins = "by itself" if policy.consent == "auto" else "when it is approved here"
-    return f"{asked}; what is below {below}; a job begins {begins}"
+    return f"{required}; what is below {below}; a job begins {begins}"
 
 
 def _verified(path: Path, site_files: SiteFiles) -> str:
@@ -164,28 +163,28 @@ def _some_peers(path: Path) -> Peers:
     if not peers.pins:
         raise ConfigError(
             "no other site is trusted yet, so no job with another site can begin: exchange fingerprints by telephone, "
-            "then ce-client trust NAME SHA256:..."
+            "then run ce-client trust NAME SHA256:..."
         )
     return peers
 
 
 async def _call(site_files: SiteFiles) -> float:
-    """Say Hello to the coordinator, and goodbye. How far ahead its clock is, in seconds."""
+    """Connect to the coordinator once. Returns by how many seconds its clock is ahead of this one."""
     from ce_client.daemon.connection import probe
 
     return await probe(site_files) - time.time()
 
 
-def _near(apart: float) -> None:
-    if abs(apart) > _CLOCK_SLACK_S:
-        which = "behind" if apart > 0 else "ahead of"
+def _check_clock(ahead_s: float) -> None:
+    if abs(ahead_s) > _CLOCK_SLACK_S:
+        which = "behind" if ahead_s > 0 else "ahead of"
         raise ConfigError(
-            f"this machine's clock is {abs(apart):,.0f} s {which} the coordinator's: set the wrong one (NTP), or "
+            f"this machine's clock is {abs(ahead_s):,.0f} s {which} the coordinator's: set the wrong one (NTP), or "
             "certificates may seem invalid"
         )
 
 
-def _not_soon(site_files: SiteFiles) -> None:
+def _check_expiry(site_files: SiteFiles) -> None:
     left = site_files.certificate.not_valid_after_utc - datetime.now(UTC)
     if left < RENEW:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""ce-client init, request, fingerprint, trust: a site's keys, and whose keys it trusts."""
+"""ce-client init, request, fingerprint, trust: a site's keys, and the keys of other sites that it trusts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PUBLIC = 0o644
 
 @click.command(short_help="Make a site's directory: key, request, policy, configuration.")
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--name", required=True, help="This site's name: what the operator and the other sites call it.")
+@click.option("--name", required=True, help="This site's name, as the operator and the other sites know it.")
 @click.option("--coordinator", default="localhost:8443", show_default=True, help="Where the coordinator listens.")
 @click.option("--labels", type=click.Path(path_type=Path), help="The label file.  [default: labels.csv in DIR]")
 @format_option
@@ -45,7 +45,7 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
     given = {"name": name, "coordinator": coordinator}
     if labels is not None:
         given["labels.file"] = str(labels.absolute())
-    # Before anything is written: a second try must not find half of the first.
+    # Checked before anything is written: a second try must not find files of the first.
     ClientSettings(name=name, coordinator=coordinator)
     text = sample(ClientSettings, _HEADING, **given)
     if (directory / FILE_NAME).exists():
@@ -59,7 +59,7 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
     write_secret(directory / "secret")
     write_new(directory / "policy.toml", sample_policy().encode(), _PUBLIC)
     write_new(directory / FILE_NAME, text.encode(), _PUBLIC)
-    own = fingerprint_of(key.public_key())
+    sha256 = fingerprint_of(key.public_key())
     where = shlex.quote(str(directory))
     steps = (
         f"send {request} to the operator, and read the fingerprint out on the telephone",
@@ -70,9 +70,15 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
     )
     say(
         format_,
-        {"directory": str(directory), "name": name, "request": str(request), "fingerprint": own, "next": list(steps)},
+        {
+            "directory": str(directory),
+            "name": name,
+            "request": str(request),
+            "fingerprint": sha256,
+            "next": list(steps),
+        },
         f"made {directory}: key, request, secret, policy and {FILE_NAME}",
-        f"fingerprint {own}",
+        f"fingerprint {sha256}",
         "next:",
         *(f"  {step}" for step in steps),
     )
@@ -85,8 +91,8 @@ def init(directory: Path, name: str, coordinator: str, labels: Path | None, form
 def request(new_key: bool, config: Path, format_: str) -> None:
     """Write the request for a certificate again: NAME.csr beside the configuration, for the operator to sign.
 
-    With --new-key it is for a new key, which is made here, beside the one that the daemon uses until its certificate
-    is there. Every other site then has to pin the new key (ce-client trust --replace).
+    With --new-key it is for a new key, which is made beside the present one. The daemon uses the present key until the
+    certificate of the new one arrives. Every other site then has to pin the new key (ce-client trust --replace).
 
     \b
     Examples:
@@ -104,7 +110,7 @@ def request(new_key: bool, config: Path, format_: str) -> None:
     else:
         key = read_key(path, given, hint=f"set {PASSPHRASE_VARIABLE}")
     rewrite(written, make_csr(key, Identity("site", settings.name)))
-    own = fingerprint_of(key.public_key())
+    sha256 = fingerprint_of(key.public_key())
     steps = [f"send {written} to the operator, and read the fingerprint out on the telephone"]
     if new_key:
         steps += [
@@ -116,10 +122,10 @@ def request(new_key: bool, config: Path, format_: str) -> None:
         steps.append(f"put what comes back there as {settings.certificate}, and start the daemon again")
     say(
         format_,
-        {"name": settings.name, "key": str(path), "request": str(written), "fingerprint": own, "next": steps},
+        {"name": settings.name, "key": str(path), "request": str(written), "fingerprint": sha256, "next": steps},
         *((f"made {path}",) if new_key else ()),
         f"wrote {written}",
-        f"fingerprint {own}",
+        f"fingerprint {sha256}",
         "next:",
         *(f"  {step}" for step in steps),
     )
@@ -138,14 +144,18 @@ def fingerprint(config: Path, format_: str) -> None:
     settings = read_config(config)
     passphrase = os.environ.get(PASSPHRASE_VARIABLE)
     given = passphrase.encode() if passphrase else None
-    own = fingerprint_of(read_key(settings.key, given, hint=f"set {PASSPHRASE_VARIABLE}").public_key())
-    say(format_, {"name": settings.name, "fingerprint": own}, own)
+    sha256 = fingerprint_of(read_key(settings.key, given, hint=f"set {PASSPHRASE_VARIABLE}").public_key())
+    say(format_, {"name": settings.name, "fingerprint": sha256}, sha256)
 
 
 @click.command()
 @click.argument("name")
 @click.argument("sha256", metavar="SHA256:...")
-@click.option("--replace", is_flag=True, help="The site has told you, in person, that it made a new key.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Replace the pinned key: only after the site has told you, in person, that it made a new key.",
+)
 @config_option
 @format_option
 def trust(name: str, sha256: str, replace: bool, config: Path, format_: str) -> None:

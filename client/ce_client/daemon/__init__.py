@@ -1,1 +1,1 @@
-"""The daemon of a site: its connection, its jobs, its files."""
+"""The daemon of a site: its connection, its workers, its jobs, its files."""

@@ -142,8 +142,8 @@ class SiteJobs:
         if self._job_index.find(offer.job) is None and self._job_index.count() >= limits.jobs_remembered:
             raise Refused(
                 "limits.jobs_remembered",
-                f"this site keeps notes of {limits.jobs_remembered:,} jobs, and of no more: its people can forget some "
-                "(ce-client forget); then submit this one by another name",
+                f"this site has files of {limits.jobs_remembered:,} jobs, and allows no more: its people can forget "
+                "some (ce-client forget); then submit this one by another name",
             )
 
     def _close(self, site_attempt: SiteAttempt, state: str) -> None:
@@ -161,7 +161,7 @@ class SiteJobs:
         elif attempt.refusal is None:
             self._note(self._entry(attempt, message.state, message.reason, message.rule))
         else:
-            # This site's own reason says more than the sentence that it sent to the coordinator.
+            # This site's reason says more than the sentence that it sent to the coordinator.
             self._note_refusal(attempt, attempt.refusal)
         self._noted.pop(message.job, None)
         level = logging.INFO if message.state == "done" else logging.WARNING

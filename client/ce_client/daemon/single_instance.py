@@ -1,7 +1,7 @@
-"""One daemon per site: two with the same certificate would take the stream away from each other, for ever.
+"""One daemon per site: of two with the same certificate, each would end the stream of the other, endlessly.
 
-The lock also says which process it is, so that `ce-client approve` can wake the daemon with SIGUSR1 instead of the
-daemon looking again and again.
+The lock file contains the daemon's process id, so that `ce-client approve` can wake the daemon with SIGUSR1 and the
+daemon need not poll.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ce.errors import ConfigError
 
 FILE_NAME = "lock"
 WAKE = signal.SIGUSR1
-#: Commands that look whether a daemon runs hold the lock for some microseconds; a daemon that starts then tries again.
+#: Tries of a daemon that starts: a command that checks whether a daemon runs holds the lock for some microseconds.
 _TRIES = 10_000
 
 
 @contextmanager
 def sole_daemon(state: Path) -> Iterator[None]:
-    """Hold the lock of a site's state directory. The kernel ends it with the process, however that ends."""
+    """Hold the lock of a site's state directory. The kernel releases it when the process ends, however it ends."""
     path = state / FILE_NAME
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -41,36 +41,36 @@ def sole_daemon(state: Path) -> Iterator[None]:
             raise ConfigError(f"{path}: cannot be locked: {error.strerror}; keep state on a local disk") from error
         if not taken:
             raise ConfigError(
-                f"{path}: another daemon of this site is running: stop it, or give this one a directory of its own"
+                f"{path}: another daemon of this site is running: stop it, or give this one another state directory"
             )
-        _survive_waking()  # before anybody can know where to send the signal
+        _ignore_wake_signal()  # before the process id is in the file
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()} {_process_numbers()}\n".encode(), 0)
+            os.pwrite(descriptor, f"{os.getpid()} {_pid_namespace()}\n".encode(), 0)
         yield
     finally:
         os.close(descriptor)
 
 
 def is_running(state: Path) -> bool:
-    """Whether a daemon holds the lock, on this machine, in whatever container."""
+    """True if a daemon on this machine holds the lock, in any container."""
     with _lock_file(state) as descriptor:
         return descriptor is not None and _is_held(descriptor)
 
 
 def running_daemon(state: Path) -> int | None:
-    """The process id of this site's daemon; None: none is running, or none that this process could send a signal to."""
+    """The process id of this site's daemon; None: none is running, or it is in another container."""
     with _lock_file(state) as descriptor:
         if descriptor is None or not _is_held(descriptor):
             return None
-        process, _, numbers = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip().partition(" ")
-    if not process.isdecimal() or numbers != _process_numbers():
+        process, _, namespace = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip().partition(" ")
+    if not process.isdecimal() or namespace != _pid_namespace():
         return None
     return int(process)
 
 
 def wake_daemon(state: Path) -> bool:
-    """Tell this site's daemon that something here has changed. False: there is none to be told."""
+    """Signal this site's daemon that a file here has changed. False: there is no daemon to signal."""
     process = running_daemon(state)
     if process is None:
         return False
@@ -80,8 +80,8 @@ def wake_daemon(state: Path) -> bool:
         return False
     except PermissionError as error:
         raise ConfigError(
-            f"the daemon (process {process}) belongs to another user, and could not be told: run this command as that "
-            "user, or restart the daemon"
+            f"the daemon (process {process}) belongs to another user and could not be signalled: run this command as "
+            "that user, or restart the daemon"
         ) from error
     return True
 
@@ -113,7 +113,7 @@ def _take(descriptor: int) -> bool:
 
 
 def _is_held(descriptor: int) -> bool:
-    """Whether a daemon has it; those who only look, like this, share it."""
+    """True if a daemon has the lock. This check takes the lock in shared mode, for a moment."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -122,15 +122,15 @@ def _is_held(descriptor: int) -> bool:
     return False
 
 
-def _process_numbers() -> str:
-    """Which numbering of processes this one is in: a container has its own, and there a number is another process."""
+def _pid_namespace() -> str:
+    """The process-id namespace of this process: in another container the same id is another process."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return "-"
 
 
-def _survive_waking() -> None:
-    """Unless somebody handles it, the signal would end the process."""
+def _ignore_wake_signal() -> None:
+    """Ignore the signal until the daemon handles it: by default it would end the process."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(WAKE) is signal.SIG_DFL:
         signal.signal(WAKE, signal.SIG_IGN)

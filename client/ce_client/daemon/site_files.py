@@ -1,4 +1,4 @@
-"""What a site's daemon works with: its files, opened and checked when the daemon starts, or when a job needs them."""
+"""The files that a site's daemon reads: keys when it starts, labels, policy and peers anew for each job."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from ce.service.checkpoints import CheckpointFiles
 from ce.transport.tls import TlsCredentials
 from ce_client.config import PASSPHRASE_VARIABLE, ClientSettings, Labels
 
-#: Where checkpoints are, below the state directory.
+#: The directory of checkpoints, below the state directory.
 CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
 class SiteFiles:
-    """Keys are held, everything that an organisation may edit while the daemon runs is read anew for each job."""
+    """A site's keys, and access to the files that its people may edit while the daemon runs."""
 
     settings: ClientSettings
     key: PrivateKey = field(repr=False)
@@ -36,8 +36,8 @@ class SiteFiles:
 
     @classmethod
     def open(cls, settings: ClientSettings, now: datetime | None = None) -> SiteFiles:
-        """Raises ConfigError with what to do, for everything that would only fail later."""
-        papers = Credentials.open(
+        """Read keys, certificates and secret. Raises ConfigError, which says what to do, if one cannot be used."""
+        credentials = Credentials.open(
             settings.key,
             settings.certificate,
             settings.authority,
@@ -46,15 +46,15 @@ class SiteFiles:
             now=now,
             without_certificate=(
                 f"there is no certificate yet: send {settings.name}.csr to the operator, who signs it "
-                "(ce-coordinator sign), and put what comes back there, and ca.pem beside it"
+                "(ce-coordinator sign); save the certificate that comes back there, and ca.pem beside it"
             ),
         )
-        if papers.identity.name != settings.name:
+        if credentials.identity.name != settings.name:
             raise ConfigError(
-                f"{settings.certificate} is the certificate of {papers.identity}, not of site {settings.name}"
+                f"{settings.certificate} is the certificate of {credentials.identity}, not of site {settings.name}"
             )
         secret = read_secret(settings.secret)
-        return cls(settings, papers.key, papers.certificate, TlsCredentials.of(papers), secret)
+        return cls(settings, credentials.key, credentials.certificate, TlsCredentials.of(credentials), secret)
 
     @property
     def certificate_der(self) -> bytes:
@@ -62,14 +62,14 @@ class SiteFiles:
 
     @property
     def checkpoints(self) -> CheckpointFiles:
-        """States of jobs under way, under a key that follows from this site's secret."""
+        """Checkpoints of jobs under way, encrypted under a key that is derived from this site's secret."""
         key = derive(self.secret, b"ce checkpoints")
-        own = self.settings
-        return CheckpointFiles(own.state / CHECKPOINTS, key, own.largest_checkpoint, own.least_free)
+        settings = self.settings
+        return CheckpointFiles(settings.state / CHECKPOINTS, key, settings.largest_checkpoint, settings.least_free)
 
     @property
     def signers(self) -> tuple[x509.Certificate, ...]:
-        """Certificates of the keys that have signed the ledger: this one, and those that the site had before."""
+        """Certificates of the keys that have signed the ledger: the present one, and the former ones."""
         return self.certificate, *former_certificates(self.settings)
 
     def peers(self) -> Peers:
@@ -83,10 +83,10 @@ class SiteFiles:
 
 
 def former_certificates(settings: ClientSettings) -> tuple[x509.Certificate, ...]:
-    """Of keys that this site had before, so that what they signed can be verified."""
+    """Certificates of this site's former keys, which verify what they signed."""
     return tuple(read_certificate(path) for path in sorted(settings.former.glob("*.pem")))
 
 
-def read_labels(how: Labels) -> LabelTable:
-    """This site's labels, as the file is now."""
-    return LabelTable.from_file(how.file, id=how.id, classifiers=how.classifiers, noise=how.noise)
+def read_labels(labels: Labels) -> LabelTable:
+    """Read this site's label file, as it is now."""
+    return LabelTable.from_file(labels.file, id=labels.id, classifiers=labels.classifiers, noise=labels.noise)

@@ -109,7 +109,7 @@ class JobIndex:
 
 def _entry(content: dict[str, Any]) -> JobEntry:
     """An entry from a file of this version or of version 0.1.0; keys that this version does not know are ignored."""
-    known = {own.name for own in dataclasses.fields(JobEntry)}
+    known = {declared.name for declared in dataclasses.fields(JobEntry)}
     entry = JobEntry(**{key: value for key, value in content.items() if key in known})
     texts = (entry.job, entry.state, entry.model, entry.privacy, entry.coordinator, entry.reason, entry.rule)
     numbers = (entry.epoch, entry.since_s, entry.rounds)

@@ -197,8 +197,8 @@ class Ledger:
             head, line = check_line(lines[-1], before)
         except BrokenLine as error:
             raise ConfigError(
-                f"{self._path}: its last lines are not as the daemon wrote them: see ce-client ledger verify; to go "
-                "on, move the file away and keep it"
+                f"{self._path}: its last lines are not as the daemon wrote them: see ce-client ledger verify; to "
+                "continue, move the file to an archive"
             ) from error
         return head, line["n"]
 

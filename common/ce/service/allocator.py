@@ -1,8 +1,8 @@
-"""Memory that is given back: how the C library's allocator is set up in a daemon, which lives long and works in bursts.
+"""Settings of the C library's allocator for a daemon, so that memory of large arrays returns to the system.
 
-By itself glibc keeps one pool of memory for each thread, and the larger the arrays that come and go, the larger the
-ones that it keeps instead of returning them: a coordinator of twelve sites held half as much again as it needed. Nor do
-arrays of many jobs fit into the holes that those of others leave.
+By default glibc has one pool of memory for each thread, and returns arrays to the system only above a size that grows
+with the arrays it has freed. With these defaults a coordinator of twelve sites held 50 % more memory than it needed,
+and arrays of one job did not fit into the gaps that another job left.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import ctypes
 import sys
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-#: Arrays of at least this many bytes are returned to the system as soon as they are free.
+#: Arrays of at least this many bytes are returned to the system as soon as they are freed.
 LARGE = 2**16
+#: Pools of memory, for all threads together.
 ARENAS = 1
 
 
 def give_back_large_arrays() -> bool:
-    """Whether the allocator could be told so; other systems have others, and nothing is lost there."""
+    """Apply the settings. False: this system has another allocator, which is left as it is."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -1,11 +1,11 @@
-"""Logs of a daemon: one event, one line; for people on a terminal, one JSON object per line elsewhere.
+"""Logs of a daemon: one line per event; text on a terminal, one JSON object per line elsewhere.
 
     log = logging.getLogger(__name__)
     log.info("site connected", extra=fields(site="north", columns=3))
 
-Records of other libraries take the same way. Of an exception that is not ours a log says type and place and never the
-message, which could quote a label. `relay_native_stderr` brings in what the C library of gRPC writes to file
-descriptor 2 by itself: there, and nowhere else, it says why it refused a connection.
+Records of other libraries are formatted in the same way. Of an exception that is not a CeError, the log contains type
+and place, and never the message, which could quote a label. `relay_native_stderr` logs what the C library of gRPC
+writes to file descriptor 2: only there it says why it refused a connection.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from ce.errors import CeError, ConfigError
 Scalar = str | int | float | bool | None
 
 LEVELS = ("debug", "info", "warning", "error")
-#: Longer texts are cut.
+#: Longest text in a field, in characters; longer ones are cut.
 LARGEST_TEXT = 300
-#: Causes of an exception that are named.
+#: Most causes of an exception that are named.
 LONGEST_CHAIN = 10
-#: What the formatter itself writes beside the fields.
+#: Names that the formatter itself uses; a field of such a name gets an underscore.
 RESERVED = ("time", "level", "logger", "event", "error", "message", "causes", "trace")
 
-#: Room in the pipe of `NativeStderr`: thousands of lines.
+#: Size of the pipe of `NativeStderr`: thousands of lines.
 PIPE_BYTES = 1 << 20
-#: A line of native output that is still without an end at this size is handed over in pieces.
+#: A line of native output that is longer than this is handled in pieces.
 LARGEST_LINE = 1 << 16
 
 _FIELDS = "ce_fields"
@@ -58,16 +58,16 @@ _COLOURS = {
 
 
 def fields(**values: object) -> dict[str, dict[str, Scalar]]:
-    """Fields of an event, for `extra`. A value that is no text, number, bool or None is shown by its type's name."""
+    """Fields of an event, for `extra`. Of a value that is no text, number, bool or None, the type's name is logged."""
     return {_FIELDS: {name: _scalar(value) for name, value in values.items()}}
 
 
 def configure(level: str, stream: TextIO | None = None, *, format: Literal["auto", "text", "json"] = "auto") -> None:
-    """Send all logs of this process to a stream: by default to whatever `sys.stderr` is at that moment."""
+    """Send all logs of this process to a stream; by default to what `sys.stderr` is when an event is logged."""
     if level not in LEVELS:
         raise ConfigError(f"the log level is one of {', '.join(LEVELS)}")
     if stream in (sys.stderr, sys.__stderr__):
-        stream = None  # or events would go round in a circle once its descriptor is relayed
+        stream = None  # else events would be relayed to themselves once descriptor 2 is relayed
     target = stream or sys.stderr
     terminal = target is not None and target.isatty()
     handler = _Handler(stream)
@@ -88,14 +88,14 @@ def _scalar(value: object) -> Scalar:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else repr(float(value))  # JSON has no other numbers
+        return value if math.isfinite(value) else repr(float(value))  # JSON has no infinity and no NaN
     if isinstance(value, int) and value.bit_length() <= 64:
         return value
     return type(value).__name__
 
 
 def _content(record: logging.LogRecord) -> dict[str, Any]:
-    """What a record says beside time, level and logger: the event, its fields, its exception."""
+    """A record without time, level and logger: the event, its fields, its exception."""
     content: dict[str, Any] = {"event": _scalar(_message(record))}
     given = getattr(record, _FIELDS, None)
     if isinstance(given, Mapping):
@@ -107,7 +107,7 @@ def _content(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _describe(error: BaseException) -> dict[str, Any]:
-    """Our own errors are written to be read; of others only type and place are known to be harmless."""
+    """An exception: messages of a CeError are safe to log; of others only type and place are."""
     described: dict[str, Any] = {"error": type(error).__name__}
     if isinstance(error, CeError):
         described["message"] = _scalar(str(error))
@@ -133,7 +133,7 @@ def _place(filename: str) -> str:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """The record's text, without that of any exception but ours: libraries like to quote them."""
+    """The record's text, in which messages of exceptions other than CeError are replaced by their type."""
     arguments = record.args
     if isinstance(arguments, tuple):
         arguments = tuple(type(a).__name__ if _is_foreign(a) else a for a in arguments)
@@ -143,7 +143,7 @@ def _message(record: logging.LogRecord) -> str:
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and _is_foreign(error):
         for quoted in filter(None, (repr(error), str(error))):
-            # Whole words only: the message may be a single letter.
+            # Whole words only: the exception's message may be a single letter.
             left = r"(?<!\w)" if quoted[0].isalnum() else ""
             right = r"(?!\w)" if quoted[-1].isalnum() else ""
             message = re.sub(f"{left}{re.escape(quoted)}{right}", type(error).__name__, message)
@@ -182,7 +182,7 @@ class _TextFormatter(logging.Formatter):
 
 
 def _printable(text: str) -> str:
-    """Without what would end the line or steer the terminal: those characters are shown as escapes."""
+    """The text with escapes for characters that would end the line or control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
@@ -195,7 +195,7 @@ def _value(value: Any) -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Writes to the stream it was given, or to whatever `sys.stderr` is now."""
+    """Writes to the stream it was given, or to what `sys.stderr` is now."""
 
     def __init__(self, stream: TextIO | None) -> None:
         logging.Handler.__init__(self)
@@ -206,11 +206,11 @@ class _Handler(logging.StreamHandler[TextIO]):
         return self._given or sys.stderr
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A record that cannot be written: say so, without its arguments, which Python's own handler would print."""
-        excuse = logging.LogRecord(record.name, logging.ERROR, "", 0, "event could not be logged", None, None)
-        excuse.__dict__ |= fields(place=f"{_place(record.pathname)}:{record.lineno}")
-        with contextlib.suppress(Exception):  # there is nobody left to tell
-            self.stream.write(self.format(excuse) + self.terminator)
+        """Log that a record could not be written, without its arguments, which Python's handler would print."""
+        replacement = logging.LogRecord(record.name, logging.ERROR, "", 0, "event could not be logged", None, None)
+        replacement.__dict__ |= fields(place=f"{_place(record.pathname)}:{record.lineno}")
+        with contextlib.suppress(Exception):  # nothing more can be done
+            self.stream.write(self.format(replacement) + self.terminator)
 
 
 _native = logging.getLogger("ce.native")
@@ -230,7 +230,7 @@ _REASONS = {
 
 
 def log_native_line(line: str) -> None:
-    """Log a line of the C library: why a connection was refused, an error, or else a detail for `debug`."""
+    """Log a line of the C library: a refused connection as warning, an error as error, other lines for `debug`."""
     written = _ABSL_LINE.fullmatch(line)
     severity, source, text = written.groups() if written else ("", "", line)
     if refused := _HANDSHAKE_FAILED.search(text):
@@ -247,19 +247,19 @@ def log_native_line(line: str) -> None:
 
 
 def relay_native_stderr(handle_line: Callable[[str], None] = log_native_line) -> NativeStderr:
-    """From now on, until it is closed or Python ends, pass every line written to file descriptor 2 to a function.
+    """Pass every line written to file descriptor 2 to a function, until it is closed or Python ends.
 
-    Python's own `sys.stderr`, and with it our logs and any traceback, goes on to where descriptor 2 led before.
+    `sys.stderr`, and with it the logs and any traceback, is written to where descriptor 2 led before.
     """
     return NativeStderr(handle_line)
 
 
 class NativeStderr:
-    """Descriptor 2 as a pipe, and the two threads that empty it.
+    """Descriptor 2 as a pipe, and two threads that empty it.
 
-    One thread only reads, so that whoever writes to the descriptor never waits for the function, which may itself wait
-    for the writer: a lock of logging, say. The other calls the function, line by line. Only what is written in the
-    instant of a crash is lost.
+    One thread only reads, so that a writer never waits for the function, which may itself wait for the writer (for a
+    lock of logging, for example). The other thread calls the function, line by line. Only what is written at the moment
+    of a crash is lost.
     """
 
     def __init__(self, handle_line: Callable[[str], None]) -> None:
@@ -268,7 +268,7 @@ class NativeStderr:
         self._original = os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         self._pipe, write_end = os.pipe()
         if sys.platform == "linux":
-            # C code that writes while it holds Python's global lock must find room: our reader could not make any.
+            # C code that writes while it holds Python's global lock must find room: the reading thread cannot run then.
             with contextlib.suppress(OSError):
                 fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._ending, self._end = os.pipe()
@@ -279,7 +279,7 @@ class NativeStderr:
         os.dup2(write_end, 2)
         os.close(write_end)
         if faulthandler.is_enabled():
-            faulthandler.enable(self._original)  # a pipe would die with the process
+            faulthandler.enable(self._original)  # a pipe would end with the process
         self._threads = [
             threading.Thread(target=work, name=f"native-stderr-{work.__name__.strip('_')}", daemon=True)
             for work in (self._read, self._handle)
@@ -295,7 +295,7 @@ class NativeStderr:
         self.close()
 
     def close(self) -> None:
-        """Lead descriptor 2 back to where it led, and return when every line written before has been handled."""
+        """Restore descriptor 2, and return when every line written before has been handled."""
         if self._original.closed:
             return
         atexit.unregister(self.close)
@@ -316,7 +316,7 @@ class NativeStderr:
         poll.register(self._pipe, select.POLLIN)
         poll.register(self._ending, select.POLLIN)
         rest = b""
-        # The pipe has no end while a process that we started holds it as its stderr: hence the other one.
+        # A child process may hold the pipe as its stderr, and then it never ends: hence the second pipe.
         while self._pipe in dict(poll.poll()):
             chunk = os.read(self._pipe, PIPE_BYTES)
             if not chunk:

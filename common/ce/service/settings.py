@@ -14,7 +14,7 @@
 
 A value comes from the environment (CE_COORDINATOR_LIMITS_JOBS), else from the file, else from the declaration. Ranges
 are checked in `__post_init__`, which raises a ConfigError that names the key ("limits.jobs is from 1 to 100"). A path
-is relative to the directory of the file, whichever of the three it comes from.
+is relative to the directory of the file, also if it comes from the environment or the declaration.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Settings = TypeVar("Settings", bound="DataclassInstance")
 
-#: The default of a setting that has none.
+#: Marks a setting without a default.
 REQUIRED: Any = dataclasses.MISSING
-#: Widest line of a comment in a sample.
+#: Longest line of a comment in a sample, in characters.
 COMMENT_WIDTH = 100
 
 
 def setting(default: T, comment: str, *, secret: bool = False) -> T:
-    """Declare a key. The comment says what it means, its unit and its range; a secret is left out of the repr."""
+    """Declare a key. The comment says its meaning, unit and range; a secret is not in the repr."""
     declared: Any = dataclasses.field(
         default=default, repr=not secret, metadata={"comment": " ".join(comment.split()), "secret": secret}
     )
@@ -56,7 +56,7 @@ def setting(default: T, comment: str, *, secret: bool = False) -> T:
 
 
 def check_address(key: str, address: str, *, least_port: int = 1) -> None:
-    """Raises ConfigError, which names the key, unless `address` is host:port. An IPv6 host stands in brackets."""
+    """Raises ConfigError, which names the key, unless `address` is host:port. An IPv6 host must be in brackets."""
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
     is_host = bare != "" and (":" not in bare or bare != host) and not any(c.isspace() or c in "/[]" for c in bare)
@@ -83,9 +83,9 @@ def read_settings(
     environ: Mapping[str, str] = os.environ,
     also: Collection[str] = (),
 ) -> Settings:
-    """Read a settings file, and the environment over it.
+    """Read a settings file; variables of the environment override it.
 
-    `also` names variables that begin with the prefix and are somebody else's, such as CE_COORDINATOR_CONFIG.
+    `also` names variables that begin with the prefix and are no setting, such as CE_COORDINATOR_CONFIG.
     """
     keys = list(_keys(cls))
     written = _read_toml(path, keys)
@@ -102,7 +102,7 @@ def read_settings(
             raise ConfigError(f"{path}: {key.dotted} is missing: add it there, or set {variable}")
         else:
             value = key.default
-        # None is only ever a default, or an optional value that the environment empties.
+        # None is a default, or an optional value that an empty variable unsets.
         values[key.table][key.name] = None if value is None else key.kind.build(value, directory)
     source = str(path)
     if overridden:
@@ -116,7 +116,7 @@ def read_settings(
 
 
 def settings_of(cls: type[Settings], given: Mapping[str, Any]) -> Settings:
-    """Settings from keys that a program gives, where a file would be too much; keys of a table have a dot."""
+    """Settings from keys that a program gives instead of a file; a key of a table is written with a dot."""
     keys = {key.dotted: key for key in _keys(cls)}
     values: dict[str, dict[str, Any]] = {table: {} for table in ("", *_tables(cls))}
     for name, value in given.items():
@@ -173,11 +173,11 @@ def reference(cls: type[DataclassInstance], env_prefix: str) -> list[KeyReferenc
 
 @dataclass(frozen=True)
 class _Kind:
-    """How values of one type are written."""
+    """How values of one type are written, read and checked."""
 
     words: str
     accepts: Callable[[Any], bool]
-    parse: Callable[[str], Any]  # of a variable, to what TOML would have given; ValueError if it cannot
+    parse: Callable[[str], Any]  # text of a variable, to the value that TOML would give; ValueError if it cannot
     build: Callable[[Any, Path], Any]
     example: str
 
@@ -187,7 +187,7 @@ def _same(value: Any, directory: Path) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    """Whatever becomes a float without becoming another number."""
+    """True for a number that a float can represent as finite or infinite; not for NaN."""
     return (type(value) is float and value == value) or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
@@ -246,7 +246,7 @@ _FOUND = {
 
 
 def _check(key: _Key, value: Any, source: str) -> Any:
-    """The value, which an error describes and never shows: it may be a secret."""
+    """Return the value if it has the declared type. The error never contains the value, which may be a secret."""
     if key.kind.accepts(value):
         return value
     found = "an empty text" if value == "" else _FOUND.get(type(value), "a date or a time")
@@ -257,7 +257,7 @@ def _check(key: _Key, value: Any, source: str) -> Any:
 
 @dataclass(frozen=True)
 class _Key:
-    """One declared key; `table` is empty at the top of the file."""
+    """One declared key; `table` is empty for keys that are in no table."""
 
     table: str
     name: str
@@ -276,7 +276,7 @@ class _Key:
 
 
 def _keys(cls: type[DataclassInstance], table: str = "") -> Iterator[_Key]:
-    """Every key in the order of a TOML file: those of tables last."""
+    """Every key in the order of a TOML file: keys of tables last."""
     nested = {} if table else _tables(cls)
     hints = typing.get_type_hints(cls)
     for declared in fields(cls):
@@ -309,7 +309,7 @@ def _read_toml(path: Path, keys: list[_Key]) -> dict[str, Any]:
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, tables without end
+    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, or too deep nesting
         raise ConfigError(f"{path}: is not TOML: {error}") from error
     known = {key.dotted: key for key in keys}
     tables = {key.table for key in keys if key.table}
@@ -347,14 +347,14 @@ def _read_environment(
         source = f"environment variable {variable}"
         try:
             value = key.kind.parse(text)
-        except ValueError:  # its text, and with it the cause, would show the value
+        except ValueError:  # without the cause, whose text contains the value
             raise ConfigError(f"{source} is {key.kind.words}") from None
         overridden[key.dotted] = _check(key, value, source)
     return overridden
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    """The nearest known name: also of a key that stands in the wrong table."""
+    """The nearest known name; a key of this name in another table comes first."""
     known = list(known)
     last = name.rpartition(".")[2]
     close = [other for other in known if other.rpartition(".")[2] == last] or difflib.get_close_matches(name, known, 1)
@@ -362,7 +362,7 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _purpose(table: type[DataclassInstance]) -> str:
-    """The first paragraph of its docstring, unless that is the one dataclasses write."""
+    """The first paragraph of a table's docstring, unless dataclasses wrote it."""
     doc = table.__doc__ or ""
     return "" if doc.startswith(f"{table.__name__}(") else doc.strip().split("\n\n")[0]
 

@@ -392,7 +392,7 @@ def test_what_others_have_not_signed_is_refused(scene: Scene, privacy: str, chan
 def test_all_shared_blocks_are_not_everybodys_where_this_site_has_one_that_is_not(scene: Scene, privacy: str) -> None:
     table = scene.begin(job_of(privacy), Lie("east", "alignment", lambda m, _: setattr(m, "shared_by_all", True)))
     table.run()
-    assert_refused(table, MessageError, "shared_by_all is not what this site's own blocks say", "east")
+    assert_refused(table, MessageError, "shared_by_all is not what this site's blocks say", "east")
 
 
 @hidden_modes

@@ -150,10 +150,12 @@ def test_preview_shows_every_array_that_would_leave(run: Run, north: Path) -> No
     assert printed == json.loads(json.dumps(asdict(PREVIEW)))
     shown = run("ce-client", "preview", "demo", "--config", north)
     assert (shown.code, shown.err) == (0, "")
-    assert re.search(r"block/0/sums +sums +5 x 3 x 1,200 +masked +east, south +min_sites: 3, asked 3; x: 9", shown.out)
-    assert re.search(r"global/bound +sums +5 +masked +nobody", shown.out)
+    assert re.search(
+        r"block/0/sums +sums +5 x 3 x 1,200 +masked +east, south +min_sites: 3, required 3; x: 9", shown.out
+    )
+    assert re.search(r"global/bound +sums +5 +masked +no other site", shown.out)
     assert re.search(r"rounds +up to 312\n", shown.out)
-    assert re.search(r"left out +objects shared with south: 12 objects here; min_foreign_columns asks for 4", shown.out)
+    assert re.search(r"excluded +objects shared with south: 12 objects here; min_foreign_columns requires 4", shown.out)
     assert re.search(r"randomised +each label with probability 0.25: epsilon 1.95 \(north_1\)", shown.out)
     assert re.search(r"waits +for ce-client approve", shown.out)
 
@@ -461,9 +463,9 @@ def test_allow_roster_warns_and_asks(run: Run, north: Path, tmp_path: Path) -> N
     rosters.remember(labels, content_digest(labels), SITES, "first", Notes())
     unasked = run("ce-client", "allow-roster", "demo", "--config", north)
     assert unasked.code == 2
-    assert "nobody can be asked here: give --yes" in unasked.sentence
+    assert "no terminal to ask for confirmation: read --help, then give --yes" in unasked.sentence
     assert "these labels are in totals with east, north, south" in unasked.err
-    assert "then knows what east added, exactly" in unasked.err
+    assert "then knows exactly what east added" in unasked.err
     for answer, code in (("n\n", 8), ("", 130)):
         with patch.object(sys, "stdin", Terminal(answer)):
             assert run("ce-client", "allow-roster", "demo", "--config", north).code == code
@@ -570,7 +572,7 @@ def test_every_command_of_the_ledger_has_help_with_examples(run: Run, command: s
     assert "Examples:" in shown.out
     about = run("ce-client", "ledger", "--help").out
     assert "proves which bytes were sent" in about
-    assert "does not prove what they meant" in " ".join(about.split())
+    assert "does not prove that they were computed correctly" in " ".join(about.split())
 
 
 def test_check_tells_the_rules_the_noise_and_the_state_of_the_ledger(run: Run, north: Path, tmp_path: Path) -> None:
@@ -580,8 +582,8 @@ def test_check_tells_the_rules_the_noise_and_the_state_of_the_ledger(run: Run, n
 
     first = told()
     assert first["rules"]["sentence"] == (
-        "min_sites 1, min_objects 1, min_foreign_columns 0, min_classifiers 0, min_cluster 1; what is below is left "
-        "out; a job begins by itself"
+        "min_sites 1, min_objects 1, min_foreign_columns 0, min_classifiers 0, min_cluster 1; what is below is "
+        "excluded; a job begins by itself"
     )
     assert "randomise" not in first
     assert first["ledger"]["sentence"] == "nothing has left this site yet"
