@@ -1,6 +1,6 @@
 """Whatever happens to processes, streams and clocks: the job ends as if nothing had happened, or fails as it says.
 
-Schedules follow from their seeds. Planted bugs show that the invariants would be missed.
+Schedules follow from their seeds. Planted bugs prove that the checks detect violations.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from support.schedules import Cases, play
-from support.world import Violation, World
 
 from ce.job import PRIVACY
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
 from ce.protocol.modes.mask_binding import MaskBinding
+from ce.testing import PlayedWorld, Violation
 from ce_client.attempt.rounds import SiteRounds
 from ce_coordinator.core.attempt_rounds import AttemptRounds
 from ce_coordinator.core.instructions import SaveJob
@@ -100,7 +100,7 @@ def test_a_checkpoint_that_is_made_after_it_was_announced_is_noticed(
 
     monkeypatch.setattr(AttemptRounds, "_keep", announce)
     monkeypatch.setattr(AttemptRounds, "advance", keep_first)
-    _found(cases, "which the coordinator has not kept", range(3))
+    _found(cases, "which the coordinator has not saved", range(3))
 
 
 def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
@@ -128,15 +128,15 @@ def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
 def test_an_end_that_is_announced_before_it_is_written_down_is_noticed(
     cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    do = World.do
+    do = PlayedWorld.do
 
-    def announce_first(self: World, steps: Any) -> None:
+    def announce_first(self: PlayedWorld, steps: Any) -> None:
         steps = list(steps)
         do(self, [step for step in steps if not isinstance(step, SaveJob)])
         do(self, [step for step in steps if isinstance(step, SaveJob)])
 
-    monkeypatch.setattr(World, "do", announce_first)
-    _found(cases, "not written down", range(3))
+    monkeypatch.setattr(PlayedWorld, "do", announce_first)
+    _found(cases, "not saved", range(3))
 
 
 def test_answers_that_are_not_in_the_ledger_are_noticed(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,7 @@ from support.commands import (
     Run,
     run_fixture,  # noqa: F401 (a fixture)
 )
-from support.processes import Deployment, write_labels
-from support.tabletop import PERMISSIVE, Table, make_sites
+from support.processes import Deployment
 
 import ce
 from ce.errors import CeError
@@ -46,6 +45,7 @@ from ce.protocol.modes.decision_codec import decode_decision
 from ce.protocol.modes.mask_binding import MaskBinding, told
 from ce.protocol.topology.enrolment import enrolment, with_tokens
 from ce.protocol.topology.topology import align
+from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels
 from ce_client.state.consents import Consents
 
 SITES = ("north", "east", "south")
@@ -348,7 +348,7 @@ def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Pat
 # Refusals.
 
 
-class Listening(Table):
+class Listening(FrameByFrame):
     """A table that hears why its sites refuse, which a site itself writes into its log and its journal."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -357,7 +357,7 @@ class Listening(Table):
 
     def deliver_down(self, site: str) -> None:
         super().deliver_down(site)
-        for site_attempt in self.seats[site].site_attempts.values():
+        for site_attempt in self.sites[site].site_attempts.values():
             if site_attempt.refusal is not None:
                 self.refusals[id(site_attempt.refusal)] = site_attempt.refusal
 

@@ -23,7 +23,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.forged_certificates import SERVER, FalseServer, forge, write_pair
 from support.processes import PATIENCE_S, Deployment, Process, free_port
-from support.tabletop import make_sites
 
 import ce
 from ce.errors import CeError, ConfigError, NotAllowed, NotKnown, UnknownJob, Unreachable
@@ -31,6 +30,7 @@ from ce.identity.authority import Authority
 from ce.identity.certificates import fingerprint, parse_certificate
 from ce.identity.names import COORDINATOR_SERVER_NAME
 from ce.identity.peers import CHANGED, UNPINNED, Peers
+from ce.testing import make_sites
 from ce.transport.call_errors import explain
 from ce.transport.frames import PROTOCOL
 from ce.transport.tls import TlsCredentials, open_channel

@@ -18,7 +18,6 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.tabletop import PERMISSIVE, make_sites, seat_of
 
 import ce
 from ce.errors import CeError
@@ -32,6 +31,7 @@ from ce.job import Job
 from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.service.checkpoints import CheckpointFiles, CheckpointId
+from ce.testing import PERMISSIVE, make_sites, open_site
 from ce.transport.array_chunks import Collector, to_chunks
 from ce_client.config import ClientSettings
 from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
@@ -140,9 +140,9 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     rows = b"id,a,clf:b,soft:c=x,soft:c=y\n" + b"".join(b"o%d,%d,k%d,0.25,0.75\n" % (i, i % 3, i % 2) for i in range(9))
     labels.write_bytes(rows)
     own = make_sites(directory, {"north": labels})["north"]
-    seat = seat_of(own)
-    seat.ledger.begin("job", 1, KEY, ["north"], "plain")
-    seat.ledger.record("job", 1, 1, {"a": np.arange(3)}, "plain", {"a": ("north",)})
+    played_site = open_site(own)
+    played_site.ledger.begin("job", 1, KEY, ["north"], "plain")
+    played_site.ledger.record("job", 1, 1, {"a": np.arange(3)}, "plain", {"a": ("north",)})
     state = own.state
     JobIndex(state).write(Entry("job", "offered", 1, sites=("a",)))
     AttemptHistory(state)._write("job", AttemptRecord(""))

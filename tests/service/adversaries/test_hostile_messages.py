@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.hostile_frames import SITES, TOGETHER, WHAT, WITHOUT, BusyTable, Scene, Trouble, cause, job_of, sign
+from support.hostile_frames import SITES, TOGETHER, WHAT, WITHOUT, BusyJobs, Scene, Trouble, cause, job_of, sign
 from support.mutations import MARK, damaged, mutated
 from support.problems import deal, problem, ragged
 from support.processes import PATIENCE_S, Deployment
@@ -63,7 +63,7 @@ def _scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return Scene.set_up(tmp_path_factory.mktemp("scene"))
 
 
-def hold_back(table: BusyTable, site: str, kind: str, at_least: int = 0) -> pb.SiteFrame:
+def hold_back(table: BusyJobs, site: str, kind: str, at_least: int = 0) -> pb.SiteFrame:
     """Go on until the site sends a frame of this kind (an answer: of this round or a later one), and take it away."""
     while True:
         for entry in table.up:
@@ -226,7 +226,7 @@ def test_one_wrong_message_is_refused_by_field_and_the_job_goes_on_as_if_it_had_
 ) -> None:
     table = scene.begin(Random(1), TOGETHER, WITHOUT[LIAR])
     frame = hold_back(table, LIAR, kind, at_least=3)
-    lie(frame, table.seats[LIAR].site_files)
+    lie(frame, table.sites[LIAR].site_files)
     table.send(LIAR, frame)
     ((site, said),) = table.closed
     assert site == LIAR
@@ -305,7 +305,7 @@ def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     limits = Limits(columns_per_site=20, categories_per_column=30, objects_per_site=10**6)
     table = scene.begin(Random(2), TOGETHER, WITHOUT[LIAR], limits=limits)
     frame = hold_back(table, LIAR, kind)
-    lie(frame, table.seats[LIAR].site_files)
+    lie(frame, table.sites[LIAR].site_files)
     table.send(LIAR, frame)
     table.global_step()
     record = table.machine.records[TOGETHER.name]
@@ -315,7 +315,7 @@ def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     assert record.rule.isprintable()
     assert len(record.reason) < 1100
     assert len(record.rule) <= 100
-    assert all(TOGETHER.name not in seat.site_attempts for seat in table.seats.values())
+    assert all(TOGETHER.name not in played_site.site_attempts for played_site in table.sites.values())
     assert scene.results(table, WITHOUT[LIAR]) == scene.bits[WITHOUT[LIAR].name]
 
 
@@ -337,7 +337,7 @@ def test_the_third_wrong_message_fails_the_job(scene: Scene) -> None:
     table = scene.begin(Random(4), TOGETHER)
     for _ in range(2):
         table.send(LIAR, pb.SiteFrame(more=pb.More(**JOB)))
-        assert table.seats[LIAR].session is None
+        assert table.sites[LIAR].session is None
         table.connect(LIAR)
     assert table.machine.records[TOGETHER.name].state == "enrolling"
     table.send(LIAR, pb.SiteFrame(more=pb.More(**JOB)))
@@ -349,7 +349,7 @@ def test_the_third_wrong_message_fails_the_job(scene: Scene) -> None:
 def test_what_was_on_its_way_when_a_stream_was_cut_off_is_not_held_against_the_site(scene: Scene) -> None:
     """The rest of a refused message, for one: gRPC may hand it over before the site hears of the end."""
     table = scene.begin(Random(5), TOGETHER)
-    session = table.seats[LIAR].session
+    session = table.sites[LIAR].session
     assert session is not None
     wrong = pb.SiteFrame(more=pb.More(**JOB))
     first = table.machine.received(session, wrong, table.now)
@@ -367,7 +367,7 @@ def test_what_is_left_out_when_the_rounds_have_begun_is_refused_and_changes_noth
     fewer = next(enrolled)
     fewer.enrolment.revision = 1
     del fewer.enrolment.columns[0]
-    sign(fewer.enrolment, table.seats[LIAR].site_files)
+    sign(fewer.enrolment, table.sites[LIAR].site_files)
     table.send(LIAR, fewer)
     assert table.closed == [(LIAR, "enrolment: the rounds have begun")]
     table.send(LIAR, answer)
@@ -450,7 +450,7 @@ def test_a_site_that_stays_away_is_waited_for_until_the_deadline(scene: Scene, k
 # Many lies, in any order.
 
 
-def check_rest(table: BusyTable, moving: bool = False) -> None:
+def check_rest(table: BusyJobs, moving: bool = False) -> None:
     """Every job is over, or waits for sites that are in it."""
     for run in table.machine.runs.values():
         assert run.awaited or moving
@@ -458,7 +458,7 @@ def check_rest(table: BusyTable, moving: bool = False) -> None:
         assert run.deadline < float("inf")
 
 
-def check_notes(table: BusyTable) -> None:
+def check_notes(table: BusyJobs) -> None:
     """What is said of a refused message names a field, and repeats nothing of it."""
     for note in table.notes:
         assert all(str(value).isprintable() for value in note.fields.values())
@@ -509,8 +509,8 @@ LOSSES = st.lists(st.tuples(st.integers(0, 250), st.sampled_from(SITES), st.inte
 
 
 def play(
-    scene: Scene, losses: list[tuple[int, str, int]], seed: int, lose: Callable[[BusyTable, str], None]
-) -> BusyTable:
+    scene: Scene, losses: list[tuple[int, str, int]], seed: int, lose: Callable[[BusyJobs, str], None]
+) -> BusyJobs:
     """A job in which sites are lost at some moments, each to come back a while later; messages take many frames."""
     with mock.patch.object(chunks, "CHUNK", 256):
         table = scene.begin(Random(seed), TOGETHER)
@@ -520,7 +520,7 @@ def play(
                 if at == moment:
                     lose(table, site)
             for at, site in back:
-                if at == moment and table.seats[site].session is None:
+                if at == moment and table.sites[site].session is None:
                     table.connect(site)
             table.step()
         table.global_step()
@@ -533,7 +533,7 @@ def play(
 def test_a_stream_lost_at_any_moment_changes_no_bit(
     scene: Scene, losses: list[tuple[int, str, int]], seed: int
 ) -> None:
-    table = play(scene, losses, seed, BusyTable.lose)
+    table = play(scene, losses, seed, BusyJobs.lose)
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
     assert table.machine.records[TOGETHER.name].epoch == 1
 
@@ -543,7 +543,7 @@ def test_a_stream_lost_at_any_moment_changes_no_bit(
 def test_a_memory_lost_at_any_moment_changes_no_bit(
     scene: Scene, losses: list[tuple[int, str, int]], seed: int
 ) -> None:
-    table = play(scene, losses, seed, BusyTable.forget)
+    table = play(scene, losses, seed, BusyJobs.forget)
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
     assert 1 <= table.machine.records[TOGETHER.name].epoch <= 1 + len(losses)
 
@@ -597,7 +597,7 @@ def listen(scene: Scene, site: str, kind: str, rounds: int = 0) -> tuple[SiteAtt
     """A site's participant, and the message of this kind (a task: after so many answers) that it is about to hear."""
     table = scene.begin(Random(12), TOGETHER)
     while True:
-        site_attempt = table.seats[site].site_attempts.get(TOGETHER.name)
+        site_attempt = table.sites[site].site_attempts.get(TOGETHER.name)
         for data in list(table.down[site])[:1]:
             frame = pb.CoordinatorFrame.FromString(data)
             if frame.WhichOneof("frame") == kind and site_attempt and site_attempt.rounds_answered == rounds:
@@ -747,7 +747,7 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
     table = scene.begin(Random(data.draw(st.integers(0, 1000))), TOGETHER)
     while len(table.heard[site]) < 2 + moment and table.step():
         pass
-    site_attempt = table.seats[site].site_attempts.get(TOGETHER.name)
+    site_attempt = table.sites[site].site_attempts.get(TOGETHER.name)
     if site_attempt is None:
         return
     for seed in seeds:

@@ -21,7 +21,7 @@ from support.lying_sites import (
     SITES,
     Change,
     Lie,
-    LyingTable,
+    LyingJob,
     Scene,
     about_north,
     ask,
@@ -58,7 +58,7 @@ hidden_modes = pytest.mark.parametrize("privacy", ["masked", "blind"])
 def of(site: str, **changes: Any) -> Change:
     """A lie about one peer."""
 
-    def change(message: pb.Peers, table: LyingTable) -> None:
+    def change(message: pb.Peers, table: LyingJob) -> None:
         for peer in message.peers:
             if peer.site == site:
                 for name, value in changes.items():
@@ -199,10 +199,10 @@ def test_a_job_that_has_changed_since_it_was_approved_is_refused(scene: Scene, p
     job = job_of(privacy)
     before = scene.begin(job, policies=asks)
     before.run()
-    assert before.seats[HEARER].site_attempts[NAME].waits_for_consent
+    assert before.sites[HEARER].site_attempts[NAME].waits_for_consent
     assert not before.heard
     consents = Consents(scene.sites[HEARER].state)
-    digest = before.seats[HEARER].site_attempts[NAME].attempt.job_digest
+    digest = before.sites[HEARER].site_attempts[NAME].attempt.job_digest
     try:
         consents.decide(NAME, digest, SITES, "approved")
         for changes in ({"max_iterations": 300}, {"clusters": 3}):
@@ -222,30 +222,30 @@ def test_a_job_that_has_changed_since_it_was_approved_is_refused(scene: Scene, p
 # What was said in another epoch.
 
 
-def peer_of_old(message: pb.Peers, table: LyingTable) -> None:
+def peer_of_old(message: pb.Peers, table: LyingJob) -> None:
     message.peers[1].CopyFrom(earlier("peers", table).peers[1])
 
 
-def peers_of_old(message: pb.Peers, table: LyingTable) -> None:
+def peers_of_old(message: pb.Peers, table: LyingJob) -> None:
     del message.peers[:]
     message.peers.extend(earlier("peers", table).peers)
 
 
-def key_of_old(message: pb.EncryptedKey, table: LyingTable) -> None:
+def key_of_old(message: pb.EncryptedKey, table: LyingJob) -> None:
     old = earlier("encrypted_key", table)
     message.nonce, message.ciphertext = old.nonce, old.ciphertext
 
 
-def enrolment_of_old(message: pb.Alignment, table: LyingTable) -> None:
+def enrolment_of_old(message: pb.Alignment, table: LyingJob) -> None:
     message.enrolments[1].CopyFrom(earlier("alignment", table).enrolments[1])
 
 
-def alignment_of_old(message: pb.Alignment, table: LyingTable) -> None:
+def alignment_of_old(message: pb.Alignment, table: LyingJob) -> None:
     message.CopyFrom(earlier("alignment", table))
     message.epoch = 2
 
 
-def task_of_old(message: pb.Task, table: LyingTable) -> None:
+def task_of_old(message: pb.Task, table: LyingJob) -> None:
     message.CopyFrom(earlier("task", table))
     message.epoch = 2
 

@@ -28,7 +28,6 @@ from support.commands import (
     run_fixture,  # noqa: F401 (a fixture)
     started,
 )
-from support.tabletop import make_sites
 
 from ce.errors import ConfigError, Refused
 from ce.identity.authority import Authority
@@ -36,6 +35,7 @@ from ce.identity.certificates import sign
 from ce.identity.keys import make_key, read_key, replace_key
 from ce.identity.names import Identity
 from ce.policy import Policy
+from ce.testing import make_sites
 from ce_client.daemon.single_instance import is_running, running_daemon, sole_daemon, wake_daemon
 from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
 from ce_client.state.consents import Consents

@@ -32,12 +32,12 @@ from support.commands import (
 )
 from support.forged_certificates import SERVER, FalseServer, forge
 from support.processes import Deployment, free_port
-from support.tabletop import Table, make_sites
 
 import ce
 from ce.errors import ConfigError
 from ce.identity.authority import Authority
 from ce.service.settings import check_address
+from ce.testing import FrameByFrame, make_sites
 from ce.transport.frames import PROTOCOL
 from ce.transport.tls import TlsCredentials
 from ce_client.config import ClientSettings
@@ -162,7 +162,7 @@ def test_a_job_that_is_too_large_for_the_coordinator_is_bad_input(
     files = {site: tmp_path / f"{site}.csv" for site in SITES}
     for site, path in files.items():
         write_labels(path, site)
-    table = Table(make_sites(tmp_path, files), limits)
+    table = FrameByFrame(make_sites(tmp_path, files), limits)
     table.connect()
     table.submit(ce.Job(name="large", clusters=30, restarts=10_000, sites=SITES, privacy="plain").definition())
     table.run()
@@ -179,7 +179,7 @@ def test_a_job_that_a_site_has_no_memory_for_is_refused_before_it_is_taken(tmp_p
     home = tmp_path / "north" / "client.toml"
     home.write_text(f"largest_state = 10_000\n{home.read_text()}")
     settings["north"] = ClientSettings.read(home)
-    table = Table(settings)
+    table = FrameByFrame(settings)
     table.connect()
     table.submit(ce.Job(name="large", clusters=5, restarts=50, sites=SITES, privacy="plain").definition())
     table.run()

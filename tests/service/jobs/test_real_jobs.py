@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.problems import CLASSES, TOPOLOGIES, deal, problem
-from support.processes import Deployment, write_labels
+from support.processes import Deployment
 
 import ce
 from ce.models.registry import model_of
@@ -20,6 +20,7 @@ from ce.protocol.engine.starting_parameters import GivenStarts, SecretStarts, jo
 from ce.protocol.local_run import run
 from ce.protocol.topology.enrolment import enrolment
 from ce.protocol.topology.topology import align
+from ce.testing import write_labels
 from ce_client.state.rosters import Rosters
 
 SITES = tuple(f"site{s}" for s in range(4))
