@@ -383,31 +383,36 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def test_a_coordinator_whose_disk_is_full_keeps_serving(tmp_path: Path, small_disk: Path) -> None:
-    own = f'store = "{small_disk}/store.sqlite"\n[checkpoints]\ndirectory = "{small_disk}/checkpoints"\n'
-    with Deployment(tmp_path / "deployment", SITES, configuration=own) as deployment:
+@pytest.fixture(name="deployment")
+def _deployment(tmp_path: Path, small_disk: Path) -> Iterator[Deployment]:
+    """Daemons whose coordinator has its store on the small disk; one job is done."""
+    where = f'store = "{small_disk}/store.sqlite"\n[checkpoints]\ndirectory = "{small_disk}/checkpoints"\n'
+    with Deployment(tmp_path / "deployment", SITES, configuration=where) as deployment:
         for at, site in enumerate(SITES):
             columns = np.random.default_rng(at).integers(0, 2, (20, 2))
             names = [f"{site}{j}" for j in range(2)]
             table = ce.LabelTable.from_arrays(columns, ids=[f"o{i}" for i in range(20)], columns=names)
             deployment.write_labels(site, table)
         assert deployment.run(job()).state == "done"
-        ballast = fill(small_disk)
-        hub = deployment.processes["hub"]
-        refused = None
-        for number in range(100):  # until what the store had left is used up
-            try:
-                status = deployment.run(job(f"without room {number}"))
-            except JobFailed as error:
-                refused = error
-                break
-            if status.state == "failed":
-                assert status.reason == CANNOT
-                break
-        assert refused is None or "SQLITE_FULL" in str(refused)
-        assert hub.alive
-        ballast.unlink()
-        if refused is None:
-            hub.wait_for("store works again")
+        yield deployment
+        assert deployment.processes["hub"].alive
         assert deployment.run(job("with room")).state == "done"
         assert deployment.ask(lambda stub, timeout: stub.GetJob(operator_pb.GetJobRequest(job="first"))).state == "done"
+
+
+def test_a_job_is_refused_when_the_coordinators_disk_is_full(deployment: Deployment, small_disk: Path) -> None:
+    ballast = fill(small_disk)
+    with pytest.raises(JobFailed, match="SQLITE_FULL"):
+        deployment.run(job("without room"))
+    ballast.unlink()
+
+
+def test_a_job_that_waits_fails_when_the_coordinators_disk_is_full(deployment: Deployment, small_disk: Path) -> None:
+    assert deployment.processes[SITES[-1]].stop() == 0
+    deployment.submit(job("without room"))
+    ballast = fill(small_disk)
+    deployment.start(SITES[-1])
+    status = deployment.wait("without room")
+    assert (status.state, status.reason) == ("failed", CANNOT)
+    ballast.unlink()
+    deployment.processes["hub"].wait_for("store works again")
