@@ -6,21 +6,19 @@ The formulas below are written out from MATH.md, object by object; nothing in th
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import brentq
-from scipy.special import wrightomega
 from sklearn.base import clone
 from sklearn.metrics import cohen_kappa_score
+from support import reference
 
 from ce.errors import InputError, LabelError
 from ce.labels import Column, LabelTable
@@ -94,67 +92,9 @@ def arrays(n: int = 60, k: int = 3, seed: int = 0, follow: bool = True) -> tuple
 # MATH.md, object by object.
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Clustering m says j, for a share p of a cell (1 if the label is hard)."""
-
-    m: int
-    j: int
-    p: float
-
-
-@dataclass(frozen=True)
-class Data:
-    """c_n and the cells of every object that has a vote or a label; `rows` are their places in the table."""
-
-    rows: np.ndarray
-    votes: np.ndarray  # (n, k)
-    cells: list[list[Cell]]
-
-
-@dataclass(frozen=True)
-class State:
-    """q of the objects of `Data`, the globals and the tables."""
-
-    mu: np.ndarray  # (n, k), also eps, s, d, r
-    eps: np.ndarray
-    s: np.ndarray
-    d: np.ndarray
-    r: np.ndarray
-    prior_mu: np.ndarray
-    sigma2: np.ndarray
-    delta2: float
-    beta: list[np.ndarray]
-
-
-def data_of(table: LabelTable, k: int) -> Data:
-    rows, votes, cells = [], [], []
-    for n in range(table.n_objects):
-        c = np.zeros(k)
-        for column in table.classifiers:
-            if column.codes is not None:
-                if column.codes[n] >= 0:
-                    c[column.categories[column.codes[n]]] += 1.0
-            elif not np.isnan(column.probabilities[n]).any():
-                for at, name in enumerate(column.categories):
-                    c[name] += column.probabilities[n][at]
-        found = []
-        for m, column in enumerate(table.clusterings):
-            if column.codes is not None:
-                if column.codes[n] >= 0:
-                    found.append(Cell(m, int(column.codes[n]), 1.0))
-            else:
-                found += [Cell(m, j, float(p)) for j, p in enumerate(column.probabilities[n]) if p > 0.0]
-        if c.sum() > 0.0 or found:
-            rows.append(n)
-            votes.append(c)
-            cells.append(found)
-    return Data(np.array(rows), np.array(votes), cells)
-
-
-def state_of(model: BC3E, data: Data) -> State:
+def state_of(model: BC3E, data: reference.BC3EData) -> reference.BC3EState:
     q = {name: array[data.rows] for name, array in model.posterior_.items()}
-    return State(
+    return reference.BC3EState(
         q["mu"],
         q["eps"],
         q["s"],
@@ -165,161 +105,6 @@ def state_of(model: BC3E, data: Data) -> State:
         model.delta2_,
         [b.copy() for b in model.beta_],
     )
-
-
-def labels_of(data: Data) -> np.ndarray:
-    """r2_n: the number of cluster labels."""
-    return np.array([sum(cell.p for cell in cells) for cells in data.cells])
-
-
-def optimal_phi(data: Data, state: State) -> list[list[np.ndarray]]:
-    """phi_nmi ∝ exp(eps_ni) beta_mi(w2_nm)."""
-    result = []
-    for n, cells in enumerate(data.cells):
-        rows = []
-        for cell in cells:
-            weights = np.exp(state.eps[n] - state.eps[n].max()) * state.beta[cell.m][:, cell.j]
-            rows.append(weights / weights.sum())
-        result.append(rows)
-    return result
-
-
-def object_sums(data: Data, phi: Sequence[Sequence[np.ndarray]], k: int) -> np.ndarray:
-    """S_n = sum_m phi_nm."""
-    sums = np.zeros((len(data.rows), k))
-    for n, cells in enumerate(data.cells):
-        for cell, q in zip(cells, phi[n], strict=True):
-            sums[n] += cell.p * q
-    return sums
-
-
-def taylor_points(state: State) -> tuple[np.ndarray, np.ndarray]:
-    """kappa_n = sum_i e^{mu_ni + s_ni/2}, xi_n = sum_i e^{eps_ni + d_ni/2}."""
-    return np.exp(state.mu + state.s / 2).sum(axis=1), np.exp(state.eps + state.d / 2).sum(axis=1)
-
-
-def bound_of(
-    data: Data,
-    state: State,
-    smoothing: float,
-    phi: Sequence[Sequence[np.ndarray]] | None = None,
-    points: tuple[np.ndarray, np.ndarray] | None = None,
-) -> float:
-    """MATH.md's bound per object, with the covariance r, plus s sum ln beta."""
-    phi = optimal_phi(data, state) if phi is None else phi
-    kappa, xi = taylor_points(state) if points is None else points
-    k = state.mu.shape[1]
-    total = 0.0
-    for n, cells in enumerate(data.cells):
-        mu, eps, s, d, r = state.mu[n], state.eps[n], state.s[n], state.d[n], state.r[n]
-        c, r1, r2 = data.votes[n], data.votes[n].sum(), sum(cell.p for cell in cells)
-        total -= 0.5 * (np.log(2 * np.pi * state.sigma2) + (s + (mu - state.prior_mu) ** 2) / state.sigma2).sum()
-        total -= 0.5 * k * math.log(2 * math.pi * state.delta2)
-        total -= 0.5 / state.delta2 * ((eps - mu) ** 2 + s + d - 2 * r).sum()
-        total += (c * mu).sum() - r1 * (math.log(kappa[n]) + np.exp(mu + s / 2).sum() / kappa[n] - 1.0)
-        total -= r2 * (math.log(xi[n]) + np.exp(eps + d / 2).sum() / xi[n] - 1.0)
-        total += 0.5 * np.log((2 * np.pi * np.e) ** 2 * (s * d - r * r)).sum()
-        for cell, q in zip(cells, phi[n], strict=True):
-            used = q > 0.0
-            total += cell.p * (q * eps).sum()
-            total += cell.p * (q[used] * (np.log(state.beta[cell.m][used, cell.j]) - np.log(q[used]))).sum()
-    return float(total + prior_of(state.beta, smoothing))
-
-
-def prior_of(beta: Sequence[np.ndarray], smoothing: float) -> float:
-    return sum(smoothing * float(np.log(b).sum()) for b in beta if smoothing > 0.0)
-
-
-def column_step(
-    data: Data, phi: Sequence[Sequence[np.ndarray]], old: Sequence[np.ndarray], smoothing: float
-) -> list[np.ndarray]:
-    """beta_mi(j) ∝ T_mij + s; an all-zero row keeps its old value."""
-    counts = [np.zeros_like(b) for b in old]
-    for n, cells in enumerate(data.cells):
-        for cell, q in zip(cells, phi[n], strict=True):
-            counts[cell.m][:, cell.j] += cell.p * q
-    tables = []
-    for t, before in zip(counts, old, strict=True):
-        table = before.copy()
-        for i in range(len(t)):
-            if (t[i] + smoothing).sum() > 0.0:
-                table[i] = (t[i] + smoothing) / (t[i] + smoothing).sum()
-        tables.append(table)
-    return tables
-
-
-def solve_mean(x: float, rate: float) -> float:
-    """m with x - m = rate e^m."""
-    return x if rate == 0.0 else x - float(wrightomega(math.log(rate) + x).real)
-
-
-def solve_variance(precision: float, rate: float, curvature: float = 0.0) -> float:
-    """v with 1/v = precision + rate e^{(v + curvature v²)/2}."""
-    if rate == 0.0:
-        return 1.0 / precision
-
-    def excess(v: float) -> float:
-        return precision * v + rate * v * math.exp((v + curvature * v * v) / 2) - 1.0
-
-    return float(brentq(excess, 1e-12, 1.0 / (precision + rate), xtol=1e-16, rtol=1e-14))
-
-
-def factorised_sweep(state: State, n: int, c: np.ndarray, sums: np.ndarray, r2: float) -> State:
-    """kappa, mu_n; kappa, s_n; xi, eps_n; xi, d_n: one object, updated in copies of the arrays."""
-    mu, eps, s, d = (a[n].copy() for a in (state.mu, state.eps, state.s, state.d))
-    r1, delta2 = c.sum(), state.delta2
-    a = 1 / state.sigma2 + 1 / delta2
-    kappa = np.exp(mu + s / 2).sum()
-    x = (c + state.prior_mu / state.sigma2 + eps / delta2) / a
-    mu = np.array([solve_mean(x[i], r1 / kappa * math.exp(s[i] / 2) / a[i]) for i in range(len(c))])
-    kappa = np.exp(mu + s / 2).sum()
-    s = np.array([solve_variance(a[i], r1 / kappa * math.exp(mu[i])) for i in range(len(c))])
-    xi = np.exp(eps + d / 2).sum()
-    x = mu + delta2 * sums
-    eps = np.array([solve_mean(x[i], r2 / xi * math.exp(d[i] / 2) * delta2) for i in range(len(c))])
-    xi = np.exp(eps + d / 2).sum()
-    d = np.array([solve_variance(1 / delta2, r2 / xi * math.exp(eps[i])) for i in range(len(c))])
-    return with_row(state, n, mu, eps, s, d, np.zeros(len(c)))
-
-
-def joint_sweep(state: State, n: int, c: np.ndarray, sums: np.ndarray, r2: float) -> State:
-    """(mu, eps) together by bisection on eps; then (s, r) given d; then (d, r) given s."""
-    mu, eps, s, d, r = (a[n].copy() for a in (state.mu, state.eps, state.s, state.d, state.r))
-    r1, delta2 = c.sum(), state.delta2
-    a = 1 / state.sigma2 + 1 / delta2
-    kappa, xi = np.exp(mu + s / 2).sum(), np.exp(eps + d / 2).sum()
-    for i in range(len(c)):
-        big_a, big_b = r1 / kappa * math.exp(s[i] / 2), r2 / xi * math.exp(d[i] / 2)
-
-        def mean_given(e: float, i: int = i, big_a: float = big_a) -> float:
-            return solve_mean((c[i] + state.prior_mu[i] / state.sigma2[i] + e / delta2) / a[i], big_a / a[i])
-
-        def slope(e: float, i: int = i, big_b: float = big_b, mean_given: Any = mean_given) -> float:
-            return sums[i] + (mean_given(e) - e) / delta2 - big_b * math.exp(e)
-
-        eps[i] = brentq(slope, -200.0, 200.0, xtol=1e-14, rtol=1e-14)
-        mu[i] = mean_given(eps[i])
-    kappa, xi = np.exp(mu + s / 2).sum(), np.exp(eps + d / 2).sum()
-    for i in range(len(c)):
-        v = solve_variance(a[i], r1 / kappa * math.exp(mu[i]), d[i] / delta2**2)
-        s[i] = v + (v / delta2) ** 2 * d[i]
-    for i in range(len(c)):
-        w = solve_variance(1 / delta2, r2 / xi * math.exp(eps[i]), s[i] / delta2**2)
-        d[i], r[i] = w + (w / delta2) ** 2 * s[i], w / delta2 * s[i]
-    return with_row(state, n, mu, eps, s, d, r)
-
-
-def with_row(state: State, n: int, *rows: np.ndarray) -> State:
-    changed = {}
-    for name, row in zip(("mu", "eps", "s", "d", "r"), rows, strict=True):
-        changed[name] = getattr(state, name).copy()
-        changed[name][n] = row
-    return replace(state, **changed)
-
-
-def assert_never_decreases(path: Sequence[float]) -> None:
-    for before, after in itertools.pairwise(path):
-        assert after >= before - 1e-9 * abs(before)
 
 
 # The bound.
@@ -358,11 +143,13 @@ def test_the_bound_never_decreases_and_is_the_one_of_the_text(
         tol=0,
         **extra,
     ).fit(table)
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
     assert len(model.bound_path_) == 16
     assert model.bound_path_[-1] == model.lower_bound_
-    data = data_of(table, k)
-    assert model.lower_bound_ == pytest.approx(bound_of(data, state_of(model, data), extra["smoothing"]), rel=1e-9)
+    data = reference.bc3e_data(table, k)
+    assert model.lower_bound_ == pytest.approx(
+        reference.bc3e_bound(data, state_of(model, data), extra["smoothing"]), rel=1e-9
+    )
     if posterior == "factorised":
         assert not np.nan_to_num(model.posterior_["r"]).any()
     for name in ("sigma2", "delta2"):
@@ -377,8 +164,8 @@ def test_the_bound_of_every_iterate_is_the_one_of_the_text(seed: int, k: int, it
     posterior = "joint" if joint else "factorised"
     model = BC3E(n_classes=k, posterior=posterior, max_iter=iterations, tol=0).fit(table)  # type: ignore[arg-type]
     assert model.n_iter_ == iterations
-    data = data_of(table, k)
-    assert model.lower_bound_ == pytest.approx(bound_of(data, state_of(model, data), 0.01), rel=1e-9)
+    data = reference.bc3e_data(table, k)
+    assert model.lower_bound_ == pytest.approx(reference.bc3e_bound(data, state_of(model, data), 0.01), rel=1e-9)
 
 
 @pytest.mark.parametrize("posterior", ["joint", "factorised"])
@@ -395,7 +182,7 @@ def test_the_bound_never_decreases_for_any_fixed_variances(posterior: str, sigma
             max_iter=6,
             tol=0,
         )
-        assert_never_decreases(model.fit(table).bound_path_)
+        reference.assert_never_decreases(model.fit(table).bound_path_)
 
 
 @pytest.mark.parametrize("posterior", ["joint", "factorised"])
@@ -412,7 +199,7 @@ def test_fixed_variances_beyond_their_limits_are_refused(posterior: str, name: s
 
 def test_the_votes_start_is_the_one_of_the_text() -> None:
     table = problem(3, 3, soft_votes=True)
-    data = data_of(table, 3)
+    data = reference.bc3e_data(table, 3)
     model = BC3E(n_classes=3, max_iter=0).fit(table)
     logits = np.log(data.votes + 0.5)
     logits -= logits.mean(axis=1, keepdims=True)
@@ -428,12 +215,12 @@ def test_a_given_start_is_where_the_fit_begins() -> None:
     table = problem(4, 2)
     start = start_of("given", table, 2, 9)
     model = BC3E(n_classes=2, start=start, max_iter=0).fit(table)
-    known = data_of(table, 2).rows
+    known = reference.bc3e_data(table, 2).rows
     for name in ("mu", "eps"):
         np.testing.assert_array_equal(model.posterior_[name][known], start[name][known])
 
 
-def diffusion(data: Data, k: int, tables: Sequence[Column], rounds: int) -> np.ndarray:
+def diffusion(data: reference.BC3EData, k: int, tables: Sequence[Column], rounds: int) -> np.ndarray:
     """v_n = c_n / r1_n; {h_mj = mean of v over the objects with label j; v_n = mean over its columns of h}."""
     v = data.votes / data.votes.sum(axis=1, keepdims=True)
     for _ in range(rounds):
@@ -453,7 +240,7 @@ def test_the_diffused_start_is_the_one_of_the_text() -> None:
     table = LabelTable.from_arrays(
         np.hstack([clusterings, votes]), columns=[*"abcde", "v0", "v1", "v2"], classifiers=["v*"]
     )
-    data = data_of(table, 2)
+    data = reference.bc3e_data(table, 2)
     v = diffusion(data, 2, table.clusterings, 100)
     expected = 2.0 * (v - v.mean(axis=0)) / np.sqrt(((v - v.mean(axis=0)) ** 2).mean())
     model = BC3E(n_classes=2, start="diffused", max_iter=0).fit(table)
@@ -483,14 +270,16 @@ def successive(table: LabelTable, last: int, **parameters: Any) -> Iterator[tupl
 @given(seed=seeds, k=st.integers(2, 3), smoothing=st.sampled_from([0.0, 0.01, 1.0]))
 def test_the_engines_steps_are_the_updates_of_the_text(posterior: str, seed: int, k: int, smoothing: float) -> None:
     table = problem(seed, k, largest=8, soft_votes=True, soft_labels=True)
-    data = data_of(table, k)
-    counts = labels_of(data)
-    sweep = joint_sweep if posterior == "joint" else factorised_sweep
+    data = reference.bc3e_data(table, k)
+    counts = reference.bc3e_labels(data)
+    sweep = reference.bc3e_joint_sweep if posterior == "joint" else reference.bc3e_factorised_sweep
     parameters = {"n_classes": k, "posterior": posterior, "smoothing": smoothing}
     for t, earlier, later in successive(table, 4, **parameters):
         before, after = state_of(earlier, data), state_of(later, data)
-        phi = optimal_phi(data, before)
-        for found, expected in zip(after.beta, column_step(data, phi, before.beta, smoothing), strict=True):
+        phi = reference.bc3e_phi(data, before)
+        for found, expected in zip(
+            after.beta, reference.bc3e_column_step(data, phi, before.beta, smoothing), strict=True
+        ):
             np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-14)
         if t == 0:  # the first object states are guesses: they teach the globals nothing
             np.testing.assert_array_equal(after.prior_mu, before.prior_mu)
@@ -503,7 +292,7 @@ def test_the_engines_steps_are_the_updates_of_the_text(posterior: str, seed: int
             np.testing.assert_allclose(after.sigma2, np.maximum(sigma2, 1e-6), rtol=1e-8)
             delta2 = ((before.eps - before.mu) ** 2 + before.s + before.d - 2 * before.r).mean()
             assert after.delta2 == pytest.approx(max(delta2, 1e-6), rel=1e-8)
-        sums = object_sums(data, phi, k)
+        sums = reference.bc3e_object_sums(data, phi, k)
         swept = replace(before, prior_mu=after.prior_mu, sigma2=after.sigma2, delta2=after.delta2)
         for n in range(len(data.rows)):
             for _ in range(SWEEPS):
@@ -512,7 +301,7 @@ def test_the_engines_steps_are_the_updates_of_the_text(posterior: str, seed: int
             np.testing.assert_allclose(getattr(after, name), getattr(swept, name), rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-def numerical_slopes(data: Data, state: State, smoothing: float, name: str) -> np.ndarray:
+def numerical_slopes(data: reference.BC3EData, state: reference.BC3EState, smoothing: float, name: str) -> np.ndarray:
     """Derivative of the bound in every entry of one array of q; phi, kappa and xi follow."""
     values = getattr(state, name)
     slopes = np.zeros_like(values)
@@ -522,7 +311,7 @@ def numerical_slopes(data: Data, state: State, smoothing: float, name: str) -> n
         for sign in (1, -1):
             moved = values.copy()
             moved[at] += sign * width
-            ends.append(bound_of(data, replace(state, **{name: moved}), smoothing))
+            ends.append(reference.bc3e_bound(data, replace(state, **{name: moved}), smoothing))
         slopes[at] = (ends[0] - ends[1]) / (2 * width)
     return slopes
 
@@ -531,7 +320,7 @@ def numerical_slopes(data: Data, state: State, smoothing: float, name: str) -> n
 @pytest.mark.parametrize("seed", [2])
 def test_at_convergence_every_numerical_gradient_vanishes(posterior: str, seed: int) -> None:
     table = problem(seed, 2, largest=6, soft_votes=True)
-    data = data_of(table, 2)
+    data = reference.bc3e_data(table, 2)
     model = BC3E(
         n_classes=2,
         posterior=posterior,  # type: ignore[arg-type]
@@ -546,21 +335,21 @@ def test_at_convergence_every_numerical_gradient_vanishes(posterior: str, seed: 
         scale = 1.0 if name in ("mu", "eps") else np.minimum(state.s, state.d)
         np.testing.assert_allclose(numerical_slopes(data, state, 1.0, name) * scale, 0.0, atol=1e-3, err_msg=name)
     # Columns and mean: fixed points of their steps. kappa, xi and phi: their own slopes vanish.
-    phi = optimal_phi(data, state)
-    for found, expected in zip(state.beta, column_step(data, phi, state.beta, 1.0), strict=True):
+    phi = reference.bc3e_phi(data, state)
+    for found, expected in zip(state.beta, reference.bc3e_column_step(data, phi, state.beta, 1.0), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-4)
     np.testing.assert_allclose(state.prior_mu, state.mu.mean(axis=0), atol=1e-3)
-    kappa, xi = taylor_points(state)
-    best = bound_of(data, state, 1.0)
+    kappa, xi = reference.bc3e_taylor_points(state)
+    best = reference.bc3e_bound(data, state, 1.0)
     for step in (0.99, 1.01):
-        assert bound_of(data, state, 1.0, points=(kappa * step, xi)) <= best + 1e-12 * abs(best)
-        assert bound_of(data, state, 1.0, points=(kappa, xi * step)) <= best + 1e-12 * abs(best)
+        assert reference.bc3e_bound(data, state, 1.0, points=(kappa * step, xi)) <= best + 1e-12 * abs(best)
+        assert reference.bc3e_bound(data, state, 1.0, points=(kappa, xi * step)) <= best + 1e-12 * abs(best)
     for n, rows in enumerate(phi):
         for at in range(len(rows)):
             moved = [list(r) for r in phi]
             tilted = moved[n][at] * np.array([1.01, 0.99])
             moved[n][at] = tilted / tilted.sum()
-            assert bound_of(data, state, 1.0, phi=moved) <= best + 1e-12 * abs(best)
+            assert reference.bc3e_bound(data, state, 1.0, phi=moved) <= best + 1e-12 * abs(best)
 
 
 # Joint, factorised and exact.
@@ -582,21 +371,21 @@ def test_the_best_joint_bound_is_not_below_the_best_factorised_one(
 
 def test_a_joint_posterior_improves_a_factorised_optimum_at_the_same_parameters() -> None:
     table = problem(2, 2, largest=8)
-    data = data_of(table, 2)
+    data = reference.bc3e_data(table, 2)
     model = BC3E(n_classes=2, posterior="factorised", sigma2=2.0, delta2=0.3, max_iter=100, tol=0).fit(table)
     state = state_of(model, data)
-    reached = bound_of(data, state, 0.01)
+    reached = reference.bc3e_bound(data, state, 0.01)
     assert reached == pytest.approx(model.lower_bound_, rel=1e-9)
     for _ in range(5):
-        sums = object_sums(data, optimal_phi(data, state), 2)
+        sums = reference.bc3e_object_sums(data, reference.bc3e_phi(data, state), 2)
         for n in range(len(data.rows)):
-            state = joint_sweep(state, n, data.votes[n], sums[n], labels_of(data)[n])
-        assert bound_of(data, state, 0.01) >= reached - 1e-9
-        reached = bound_of(data, state, 0.01)
+            state = reference.bc3e_joint_sweep(state, n, data.votes[n], sums[n], reference.bc3e_labels(data)[n])
+        assert reference.bc3e_bound(data, state, 0.01) >= reached - 1e-9
+        reached = reference.bc3e_bound(data, state, 0.01)
     assert reached > model.lower_bound_ + 0.1
 
 
-def exact_log_likelihood(data: Data, state: State) -> float:
+def exact_log_likelihood(data: reference.BC3EData, state: reference.BC3EState) -> float:
     """ln p(votes, labels | mu, sigma², delta², beta) for two classes, whose softmax needs only differences.
 
     y_1 - y_2 ~ N(mu_1 - mu_2, sigma_1² + sigma_2²), theta_1 - theta_2 ~ N(y_1 - y_2, 2 delta²): a plane, summed
@@ -624,12 +413,12 @@ def exact_log_likelihood(data: Data, state: State) -> float:
 @given(seed=seeds, learnt=st.booleans(), soft=st.booleans())
 def test_the_bound_is_below_the_exact_log_likelihood(posterior: str, seed: int, learnt: bool, soft: bool) -> None:
     table = problem(seed, 2, largest=6, soft_votes=soft, soft_labels=soft)
-    data = data_of(table, 2)
+    data = reference.bc3e_data(table, 2)
     fixed = {} if learnt else {"sigma2": 2.0, "delta2": 0.4}
     model = BC3E(n_classes=2, posterior=posterior, max_iter=25, tol=0, **fixed).fit(table)  # type: ignore[arg-type]
     state = state_of(model, data)
     exact = exact_log_likelihood(data, state)
-    bound = model.lower_bound_ - prior_of(state.beta, 0.01)
+    bound = model.lower_bound_ - reference.beta_log_prior(state.beta, 0.01)
     assert bound <= exact + 1e-9 * abs(exact)
 
 
@@ -662,7 +451,7 @@ def test_classes_keep_their_names(names: Any, nothing: Any, declared: bool) -> N
 
 def test_class_probabilities_are_the_softmax_of_mu() -> None:
     table = problem(6, 3)
-    known = data_of(table, 3).rows
+    known = reference.bc3e_data(table, 3).rows
     model = BC3E(n_classes=3).fit(table)
     weights = np.exp(model.posterior_["mu"][known])
     np.testing.assert_allclose(model.class_proba_[known], weights / weights.sum(axis=1, keepdims=True), rtol=1e-9)
@@ -686,7 +475,7 @@ def test_the_number_of_classes_may_exceed_those_that_are_voted_for() -> None:
     assert model.classes_.tolist() == [0, 1, 2, 3]
     assert model.class_proba_.shape == (60, 4)
     assert set(model.labels_.tolist()) <= {0, 1}
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
 
 
 def test_classes_may_be_given_in_any_order() -> None:
@@ -750,7 +539,7 @@ def test_soft_votes_carry_confidence() -> None:
     proba = np.where((np.arange(2) == truth[:, None])[:, None, :], right[:, :, None], 1 - right[:, :, None])
     soft = BC3E().fit(clusterings, proba)
     assert (soft.labels_ == truth).mean() > 0.95
-    assert_never_decreases(soft.bound_path_)
+    reference.assert_never_decreases(soft.bound_path_)
 
 
 # Do the clusterings follow the classes?
@@ -767,11 +556,11 @@ def test_kappa_is_high_when_clusters_follow_classes_and_near_0_when_they_are_ran
 @given(seed=seeds, k=st.integers(2, 3))
 def test_kappa_is_cohens_between_the_clusterings_view_and_the_votes(seed: int, k: int) -> None:
     table = problem(seed, k, largest=30)
-    data = data_of(table, k)
+    data = reference.bc3e_data(table, k)
     model = BC3E(n_classes=k).fit(table)
     flat = replace(state_of(model, data), eps=np.zeros((len(data.rows), k)))
-    view = object_sums(data, optimal_phi(data, flat), k)
-    both = (data.votes.sum(axis=1) > 0) & (labels_of(data) > 0)
+    view = reference.bc3e_object_sums(data, reference.bc3e_phi(data, flat), k)
+    both = (data.votes.sum(axis=1) > 0) & (reference.bc3e_labels(data) > 0)
     if not both.any():
         assert model.kappa_ == 0.0
         return
@@ -877,7 +666,7 @@ def test_objects_with_votes_only_or_labels_only_get_a_class() -> None:
     assert np.isin(model.labels_, [0, 1, 2]).all()
     assert (model.labels_[:40] == truth[:40]).mean() > 0.9
     assert (model.labels_[40:60] == truth[40:60]).mean() > 0.6
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
 
 
 def test_parameters_can_be_read_set_cloned_and_printed() -> None:
@@ -1000,7 +789,7 @@ def test_a_clustering_without_any_label_does_no_harm() -> None:
     _, clusterings, votes = arrays()
     for start in ("votes", "diffused"):
         model = BC3E(start=start, max_iter=3).fit(np.insert(clusterings, 2, -1, axis=1), votes)  # type: ignore[arg-type]
-        assert_never_decreases(model.bound_path_)
+        reference.assert_never_decreases(model.bound_path_)
         assert model.beta_[2].shape == (3, 0)
 
 
@@ -1011,5 +800,5 @@ def test_the_smallest_tables_can_be_fitted(posterior: str, smoothing: float, n: 
     labels, votes = np.zeros((n, 1), dtype=int), np.arange(n)[:, None]
     model = BC3E(n_classes=2, posterior=posterior, smoothing=smoothing, max_iter=12, tol=0)  # type: ignore[arg-type]
     model.fit(labels, votes)
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
     np.testing.assert_allclose(model.class_proba_.sum(axis=1), 1.0, rtol=1e-12)

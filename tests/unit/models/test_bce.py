@@ -10,15 +10,14 @@ import itertools
 import math
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import gammaln, polygamma, psi
 from sklearn.base import clone
+from support import reference
 from support.problems import problem as noisy_problem
 
 from ce.errors import InputError, LabelError
@@ -26,8 +25,6 @@ from ce.labels import Column, LabelTable
 from ce.metrics import ari
 from ce.models import BCE, Mixture
 from ce.protocol.engine import cell_passes as holdings
-from ce.protocol.engine.starting_parameters import SeededStarts
-from ce.protocol.topology.topology import TopologyColumn
 from ce.ring import Reals
 from ce.steps import dirichlet
 from ce.steps.bce import BCESteps
@@ -48,13 +45,6 @@ def one_soft(rng: np.random.Generator, codes: np.ndarray, categories: int) -> np
     soft = 0.5 * soft + 0.5 * np.eye(categories)[np.maximum(codes, 0)]
     soft[codes < 0] = np.nan
     return soft
-
-
-def start_tables(table: LabelTable, seed: int, starts: int, k: int) -> list[np.ndarray]:
-    """The tables (starts, k, categories) that a fit with this seed begins with."""
-    seeded = SeededStarts.of(seed, [table])
-    columns = enumerate(table.clusterings)
-    return [seeded.tables(TopologyColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
 
 
 def problem(
@@ -108,102 +98,8 @@ def drawn_tables(rng: np.random.Generator, table: LabelTable, k: int) -> list[np
 # MATH.md, cell by cell.
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Object i has label r in column j, for a share p of a cell (1 if the label is hard)."""
-
-    i: int
-    j: int
-    r: int
-    p: float
-
-
-def cells_of(table: LabelTable) -> list[Cell]:
-    found = []
-    for j, column in enumerate(table.clusterings):
-        for i in range(table.n_objects):
-            if column.codes is not None:
-                if column.codes[i] >= 0:
-                    found.append(Cell(i, j, int(column.codes[i]), 1.0))
-                continue
-            assert column.probabilities is not None
-            for r, p in enumerate(column.probabilities[i]):
-                if p > 0.0:  # False for NaN
-                    found.append(Cell(i, j, r, float(p)))
-    return found
-
-
-def expected_logs(gamma: np.ndarray) -> np.ndarray:
-    """El_ih = psi(g_ih) - psi(sum_h g_ih)."""
-    return psi(gamma) - psi(gamma.sum(axis=1, keepdims=True))
-
-
-def optimal_phi(cells: Sequence[Cell], gamma: np.ndarray, beta: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """phi_ijh ∝ exp(El_ih) beta_hj(x_ij)."""
-    el = expected_logs(gamma)
-    result = []
-    for cell in cells:
-        weights = np.exp(el[cell.i]) * beta[cell.j][:, cell.r]
-        result.append(weights / weights.sum())
-    return result
-
-
-def bound_of(
-    cells: Sequence[Cell],
-    phi: Sequence[np.ndarray],
-    gamma: np.ndarray,
-    alpha: np.ndarray,
-    beta: Sequence[np.ndarray],
-    s: float,
-) -> float:
-    """L = sum_i L_i + s sum ln beta."""
-    el = expected_logs(gamma)
-    total = 0.0
-    for i in range(len(gamma)):
-        total += gammaln(alpha.sum()) - gammaln(alpha).sum() + ((alpha - 1.0) * el[i]).sum()
-        total -= gammaln(gamma[i].sum()) - gammaln(gamma[i]).sum() + ((gamma[i] - 1.0) * el[i]).sum()
-    for cell, q in zip(cells, phi, strict=True):
-        used = q > 0.0
-        likelihood = np.log(beta[cell.j][used, cell.r])
-        total += cell.p * (q[used] * (el[cell.i][used] + likelihood - np.log(q[used]))).sum()
-    if s > 0.0:
-        for b in beta:
-            total += s * np.log(b).sum()
-    return float(total)
-
-
-def object_sums(cells: Sequence[Cell], phi: Sequence[np.ndarray], shape: tuple[int, int]) -> np.ndarray:
-    """a_ih = sum_{j in O_i} phi_ijh."""
-    sums = np.zeros(shape)
-    for cell, q in zip(cells, phi, strict=True):
-        sums[cell.i] += cell.p * q
-    return sums
-
-
-def column_step(
-    cells: Sequence[Cell], phi: Sequence[np.ndarray], old: Sequence[np.ndarray], s: float
-) -> list[np.ndarray]:
-    """beta_hj(r) = (n_hjr + s) / (sum_r n_hjr + s k_j); an all-zero row keeps its old value."""
-    counts = [np.zeros_like(b) for b in old]
-    for cell, q in zip(cells, phi, strict=True):
-        counts[cell.j][:, cell.r] += cell.p * q
-    new = []
-    for n, before in zip(counts, old, strict=True):
-        table = before.copy()
-        for h in range(len(n)):
-            if (n[h] + s).sum() > 0.0:
-                table[h] = (n[h] + s) / (n[h].sum() + s * n.shape[1])
-        new.append(table)
-    return new
-
-
-def alpha_slope(alpha: np.ndarray, mean_log: np.ndarray) -> np.ndarray:
-    """alpha_h times the derivative, per object, of lnG(sum a) - sum lnG(a_h) + sum_h (a_h - 1) ss_h / N."""
-    return alpha * (psi(alpha.sum()) - psi(alpha) + mean_log)
-
-
 def assert_alpha_is_best(alpha: np.ndarray, mean_log: np.ndarray) -> None:
-    slope = alpha_slope(alpha, mean_log)
+    slope = reference.bce_alpha_slope(alpha, mean_log)
     for a, gradient in zip(alpha, slope, strict=True):
         assert FLOOR <= a <= CEILING
         if a > FLOOR:
@@ -212,43 +108,14 @@ def assert_alpha_is_best(alpha: np.ndarray, mean_log: np.ndarray) -> None:
             assert gradient < 2e-5
 
 
-def joint_newton(alpha: np.ndarray, sums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One Newton step on the Pólya likelihood by a dense solve, and Minka's fixed point, both kept in the box.
-
-    Coordinates at a bound whose gradient points outwards stay; where the Hessian is not negative definite the
-    Newton step is the fixed point.
-    """
-    labels = sums.sum(axis=1)
-    rise = (psi(alpha + sums) - psi(alpha)).sum(axis=0)
-    fall = (polygamma(1, alpha) - polygamma(1, alpha + sums)).sum(axis=0)
-    total_rise = (psi(alpha.sum() + labels) - psi(alpha.sum())).sum()
-    total_fall = (polygamma(1, alpha.sum()) - polygamma(1, alpha.sum() + labels)).sum()
-    fixed_point = np.clip(alpha * rise / total_rise, FLOOR, CEILING)
-    gradient = rise - total_rise
-    free = ~(((alpha <= FLOOR) & (gradient <= 0)) | ((alpha >= CEILING) & (gradient >= 0)))
-    if not free.any():
-        return alpha, fixed_point
-    hessian = (total_fall - np.diag(fall))[np.ix_(free, free)]
-    if np.linalg.eigvalsh(hessian).max() >= 0.0:
-        return fixed_point, fixed_point
-    step = np.zeros(len(alpha))
-    step[free] = -np.linalg.solve(hessian, gradient[free])
-    return np.clip(alpha + step, FLOOR, CEILING), fixed_point
-
-
 def labelled_rows(table: LabelTable) -> np.ndarray:
     return table.labelled
 
 
 def bound_of_fit(model: BCE, table: LabelTable) -> float:
-    cells = cells_of(table)
-    phi = optimal_phi(cells, model.gamma_, model.beta_)
-    return bound_of(cells, phi, model.gamma_, model.alpha_, model.beta_, model.smoothing)
-
-
-def assert_never_decreases(path: Sequence[float]) -> None:
-    for before, after in itertools.pairwise(path):
-        assert after >= before - 1e-9 * abs(before)
+    cells = reference.cells_of(table)
+    phi = reference.bce_phi(cells, model.gamma_, model.beta_)
+    return reference.bce_bound(cells, phi, model.gamma_, model.alpha_, model.beta_, model.smoothing)
 
 
 # (a) The bound never decreases.
@@ -293,7 +160,7 @@ def test_the_bound_never_decreases_and_is_the_one_of_the_text(
         random_state=seed,
         **extra,
     ).fit(table)
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
     assert model.bound_path_[-1] == model.lower_bound_
     assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
 
@@ -410,12 +277,12 @@ def slope_of(function: Callable[[float], float], width: float) -> float:
 @given(seed=seeds, k=st.integers(2, 3), smoothing=st.sampled_from([0.01, 1.0]))
 def test_numerical_gradients_vanish_in_each_block_after_its_update(seed: int, k: int, smoothing: float) -> None:
     table = small_problem(seed)
-    cells = cells_of(table)
+    cells = reference.cells_of(table)
     rows = labelled_rows(table)
     model = BCE(k, init="dirichlet", n_init=1, max_iter=15, tol=0, smoothing=smoothing, random_state=seed)
     model.fit(table)
     gamma, alpha, beta = model.gamma_, model.alpha_, model.beta_
-    phi = optimal_phi(cells, gamma, beta)
+    phi = reference.bce_phi(cells, gamma, beta)
     largest = 1.0 + abs(model.lower_bound_)
 
     # Cells: phi in the direction of one cluster, renormalised.
@@ -426,12 +293,12 @@ def test_numerical_gradients_vanish_in_each_block_after_its_update(seed: int, k:
                 moved = list(phi)
                 weights = moved[at] * np.exp(step * (np.arange(k) == h))
                 moved[at] = weights / weights.sum()
-                return bound_of(cells, moved, gamma, alpha, beta, smoothing)
+                return reference.bce_bound(cells, moved, gamma, alpha, beta, smoothing)
 
             assert abs(slope_of(cell_bound, 1e-4)) < 1e-6 * largest
 
     # Columns: each row of beta along the simplex.
-    beta = column_step(cells, phi, beta, smoothing)
+    beta = reference.bce_column_step(cells, phi, beta, smoothing)
     for j, b in enumerate(beta):
         for h, r in itertools.product(range(k), range(b.shape[1])):
 
@@ -439,30 +306,30 @@ def test_numerical_gradients_vanish_in_each_block_after_its_update(seed: int, k:
                 moved = [t.copy() for t in beta]
                 row = moved[j][h] * np.exp(step * (np.arange(len(moved[j][h])) == r))
                 moved[j][h] = row / row.sum()
-                return bound_of(cells, phi, gamma, alpha, moved, smoothing)
+                return reference.bce_bound(cells, phi, gamma, alpha, moved, smoothing)
 
             assert abs(slope_of(column_bound, 1e-4)) < 1e-6 * largest
 
     # Objects.
-    gamma = alpha + object_sums(cells, phi, gamma.shape)
+    gamma = alpha + reference.bce_object_sums(cells, phi, gamma.shape)
     for at in itertools.product(range(len(gamma)), range(k)):
 
         def object_bound(step: float, at: tuple[int, ...] = at) -> float:
-            return bound_of(cells, phi, perturbed(gamma, at, step * gamma[at]), alpha, beta, smoothing)
+            return reference.bce_bound(cells, phi, perturbed(gamma, at, step * gamma[at]), alpha, beta, smoothing)
 
         assert abs(slope_of(object_bound, 1e-4)) < 1e-6 * largest
 
     # Global: alpha given the objects, of which those without a label do not count.
-    mean_log = expected_logs(gamma)[rows].mean(axis=0)
+    mean_log = reference.expected_logs(gamma)[rows].mean(axis=0)
     alpha = dirichlet.maximise(alpha[None], mean_log[None])[0]
     for h in range(k):
 
         def alpha_bound(step: float, h: int = h) -> float:
             moved = perturbed(alpha, (h,), step * alpha[h])
             return (
-                bound_of(cells, phi, gamma[rows], moved, beta, smoothing)
+                reference.bce_bound(cells, phi, gamma[rows], moved, beta, smoothing)
                 if rows.all()
-                else bound_of(*without_unlabelled(cells, rows), phi, gamma[rows], moved, beta, smoothing)
+                else reference.bce_bound(*without_unlabelled(cells, rows), phi, gamma[rows], moved, beta, smoothing)
             )
 
         slope = slope_of(alpha_bound, 1e-4)
@@ -472,9 +339,9 @@ def test_numerical_gradients_vanish_in_each_block_after_its_update(seed: int, k:
             assert slope < 1e-4 * largest
 
 
-def without_unlabelled(cells: Sequence[Cell], rows: np.ndarray) -> tuple[list[Cell]]:
+def without_unlabelled(cells: Sequence[reference.Cell], rows: np.ndarray) -> tuple[list[reference.Cell]]:
     place = np.cumsum(rows) - 1
-    return ([Cell(int(place[c.i]), c.j, c.r, c.p) for c in cells],)
+    return ([reference.Cell(int(place[c.i]), c.j, c.r, c.p) for c in cells],)
 
 
 Fit = Callable[[int], BCE]
@@ -502,7 +369,7 @@ def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
     seed: int, k: int, smoothing: float, schedule: str, loops: int
 ) -> None:
     table = problem(seed, soft=True, largest=9)
-    cells, rows = cells_of(table), labelled_rows(table)
+    cells, rows = reference.cells_of(table), labelled_rows(table)
     hold = 2
 
     def fit(iterations: int) -> BCE:
@@ -520,14 +387,14 @@ def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
         ).fit(table)
 
     for t, before, after in successive(fit, hold + 13):
-        phi = optimal_phi(cells, before.gamma_, before.beta_)
-        sums = object_sums(cells, phi, before.gamma_.shape)
+        phi = reference.bce_phi(cells, before.gamma_, before.beta_)
+        sums = reference.bce_object_sums(cells, phi, before.gamma_.shape)
         # object: g = alpha + a
         np.testing.assert_allclose(after.gamma_, after.alpha_ + sums, rtol=1e-9)
         # column, then the local loops under the new message
-        beta = column_step(cells, phi, before.beta_, smoothing)
+        beta = reference.bce_column_step(cells, phi, before.beta_, smoothing)
         for _ in range(loops - 1):
-            beta = column_step(cells, optimal_phi(cells, after.gamma_, beta), beta, smoothing)
+            beta = reference.bce_column_step(cells, reference.bce_phi(cells, after.gamma_, beta), beta, smoothing)
         for found, expected in zip(after.beta_, beta, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-15)
         # global
@@ -535,9 +402,9 @@ def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
         if iteration <= hold:
             np.testing.assert_array_equal(after.alpha_, np.full(k, 3.0))
         elif schedule == "newton" or iteration <= hold + 10:
-            assert_alpha_is_best(after.alpha_, expected_logs(before.gamma_)[rows].mean(axis=0))
+            assert_alpha_is_best(after.alpha_, reference.expected_logs(before.gamma_)[rows].mean(axis=0))
         else:
-            trial, fallback = joint_newton(before.alpha_, sums[rows])
+            trial, fallback = reference.bce_joint_newton(before.alpha_, sums[rows])
             expected = trial if np.allclose(after.alpha_, trial, rtol=1e-5) else fallback  # a trial taken back
             np.testing.assert_allclose(after.alpha_, expected, rtol=1e-5)
 
@@ -545,7 +412,7 @@ def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
 def test_a_given_or_other_start_learns_alpha_by_newton_ten_times_and_then_jointly() -> None:
     for init in ("dirichlet", "given"):
         table = problem(11, largest=25, missing=0.2)
-        cells, rows = cells_of(table), labelled_rows(table)
+        cells, rows = reference.cells_of(table), labelled_rows(table)
         kinds = {}
 
         def fit(iterations: int, init: str = init, table: LabelTable = table) -> BCE:
@@ -553,9 +420,13 @@ def test_a_given_or_other_start_learns_alpha_by_newton_ten_times_and_then_jointl
             return BCE(3, n_init=1, init=start, max_iter=iterations, tol=0, random_state=4).fit(table)
 
         for t, before, after in successive(fit, 14):
-            sums = object_sums(cells, optimal_phi(cells, before.gamma_, before.beta_), before.gamma_.shape)
-            slope = alpha_slope(after.alpha_, expected_logs(before.gamma_)[rows].mean(axis=0))
-            jointly = any(np.allclose(after.alpha_, a, rtol=1e-6) for a in joint_newton(before.alpha_, sums[rows]))
+            sums = reference.bce_object_sums(
+                cells, reference.bce_phi(cells, before.gamma_, before.beta_), before.gamma_.shape
+            )
+            slope = reference.bce_alpha_slope(after.alpha_, reference.expected_logs(before.gamma_)[rows].mean(axis=0))
+            jointly = any(
+                np.allclose(after.alpha_, a, rtol=1e-6) for a in reference.bce_joint_newton(before.alpha_, sums[rows])
+            )
             kinds[t + 1] = "joint" if jointly else "newton" if np.abs(slope).max() < 1e-4 else "other"
         assert [kinds[t] for t in range(1, 11)] == ["newton"] * 10
         assert {kinds[t] for t in kinds if t > 10} == {"joint"}
@@ -571,7 +442,7 @@ def test_gamma_starts_at_alpha_plus_the_labels_spread_evenly() -> None:
     np.testing.assert_array_equal(model.alpha_, np.full(4, 0.7))
     annealed = BCE(4, n_init=1, alpha=0.7, anneal_alpha=2.5, max_iter=0, random_state=3).fit(table)
     np.testing.assert_array_equal(annealed.alpha_, np.full(4, 2.5))
-    for drawn, found in zip(start_tables(table, 3, 1, 4), model.beta_, strict=True):
+    for drawn, found in zip(reference.start_tables(table, 3, 1, 4), model.beta_, strict=True):
         np.testing.assert_array_equal(found, drawn[0])
         np.testing.assert_allclose(found.sum(axis=1), 1.0, rtol=1e-12)
 
@@ -598,7 +469,7 @@ def test_with_no_smoothing_a_row_of_a_table_that_nobody_uses_keeps_its_old_value
     beta[0][0] = np.eye(len(wider.categories))[-1]
     model = BCE(k, init={"beta": beta, "alpha": 0.5}, smoothing=0.0, max_iter=3, tol=0).fit(table)
     np.testing.assert_array_equal(model.beta_[0][0], beta[0][0])
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
 
 
 # (d) The joint step's trial may overshoot; it is then taken back.
@@ -634,7 +505,7 @@ def test_real_problems_have_trials_that_are_taken_back(monkeypatch: pytest.Monke
     table = noisy_problem(0, k=2, clusterings=3, missing=0.0, n=30).table
     for seed in range(3):
         model = BCE(2, n_init=2, init="dirichlet", max_iter=100, tol=1e-9, random_state=seed).fit(table)
-        assert_never_decreases(model.bound_path_)
+        reference.assert_never_decreases(model.bound_path_)
         assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
     assert retries.count > 0
 
@@ -660,7 +531,7 @@ def test_a_rejected_trial_is_taken_back_and_the_fit_ends_where_it_would_have(
     retries = Retries(monkeypatch)
     absurd_trials(monkeypatch, absurd)
     model = fit()
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
     assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
     if absurd == CEILING:
         assert retries.count > 10
@@ -674,7 +545,7 @@ def test_after_a_rejected_trial_the_objects_follow_from_the_accepted_sums_and_th
 ) -> None:
     _, labels = clear_ensemble(n=40)
     table = LabelTable.from_arrays(labels)
-    cells = cells_of(table)
+    cells = reference.cells_of(table)
 
     def fit(iterations: int) -> BCE:
         return BCE(3, n_init=1, init="seeds++", max_iter=iterations, tol=0, random_state=1).fit(table)
@@ -684,12 +555,12 @@ def test_after_a_rejected_trial_the_objects_follow_from_the_accepted_sums_and_th
     accepted, after = fit(10), fit(11)
     assert len(accepted.bound_path_) == 11
     assert len(after.bound_path_) == 12
-    phi = optimal_phi(cells, accepted.gamma_, accepted.beta_)
-    sums = object_sums(cells, phi, accepted.gamma_.shape)
-    _, fixed_point = joint_newton(accepted.alpha_, sums)
+    phi = reference.bce_phi(cells, accepted.gamma_, accepted.beta_)
+    sums = reference.bce_object_sums(cells, phi, accepted.gamma_.shape)
+    _, fixed_point = reference.bce_joint_newton(accepted.alpha_, sums)
     np.testing.assert_allclose(after.alpha_, fixed_point, rtol=1e-9)
     np.testing.assert_allclose(after.gamma_, fixed_point + sums, rtol=1e-9)
-    for found, expected in zip(after.beta_, column_step(cells, phi, accepted.beta_, 0.01), strict=True):
+    for found, expected in zip(after.beta_, reference.bce_column_step(cells, phi, accepted.beta_, 0.01), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -863,7 +734,7 @@ def test_a_clear_ensemble_gives_its_partition_whatever_its_clusters_are_called(i
 def test_a_start_runs_the_same_alone_as_in_company_and_the_best_wins(seed: int, k: int) -> None:
     table = problem(seed)
     together = BCE(k, init="dirichlet", n_init=3, max_iter=60, tol=1e-5, random_state=seed).fit(table)
-    tables = start_tables(table, seed, 3, k)
+    tables = reference.start_tables(table, seed, 3, k)
     alone = [BCE(k, init={"beta": [t[start] for t in tables]}, max_iter=60, tol=1e-5).fit(table) for start in range(3)]
     best = max(model.lower_bound_ for model in alone)
     winner = next(model for model in alone if model.lower_bound_ >= best - 1e-6 * abs(best))
@@ -910,16 +781,20 @@ def test_new_objects_are_inferred_by_cell_and_object_steps_alone() -> None:
     model = quick(3, 0).fit(labels)
     table = LabelTable.from_arrays(labels[:9])
     cells = [
-        Cell(i, j, int(np.searchsorted(model.categories_[j], labels[i, j])), 1.0) for i in range(9) for j in range(6)
+        reference.Cell(i, j, int(np.searchsorted(model.categories_[j], labels[i, j])), 1.0)
+        for i in range(9)
+        for j in range(6)
     ]
     gamma = model.alpha_ + np.full((9, 3), 6 / 3)
     for _ in range(200):
-        gamma = model.alpha_ + object_sums(cells, optimal_phi(cells, gamma, model.beta_), gamma.shape)
+        gamma = model.alpha_ + reference.bce_object_sums(
+            cells, reference.bce_phi(cells, gamma, model.beta_), gamma.shape
+        )
     np.testing.assert_allclose(
         model.predict_proba(table), gamma / gamma.sum(axis=1, keepdims=True), rtol=1e-3, atol=1e-5
     )
-    phi = optimal_phi(cells, gamma, model.beta_)
-    per_label = bound_of(cells, phi, gamma, model.alpha_, model.beta_, 0.0) / len(cells)
+    phi = reference.bce_phi(cells, gamma, model.beta_)
+    per_label = reference.bce_bound(cells, phi, gamma, model.alpha_, model.beta_, 0.0) / len(cells)
     assert model.perplexity(table) == pytest.approx(math.exp(-per_label), rel=1e-6)
 
 
@@ -1126,7 +1001,7 @@ def test_a_column_without_any_label_does_no_harm(init: str) -> None:
     _, labels = clear_ensemble()
     labels = np.insert(labels, 2, -1, axis=1)
     model = quick(3, 0, init=init).fit(labels)
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
     assert model.beta_[2].shape == (3, 0)
     assert np.isfinite(model.memberships_).all()
 
@@ -1165,7 +1040,7 @@ def test_taking_steps_back_does_not_change_the_number_of_iterations(
 @pytest.mark.parametrize("labels", [[[0]], [[0], [0]], [[0, 1]], [[0, -1], [-1, 1]], [[5, 5, 5]] * 4])
 def test_the_smallest_tables_can_be_fitted(k: int, labels: list[list[int]]) -> None:
     model = BCE(k, n_init=2, anneal_iter=5, max_iter=40, random_state=0).fit(np.array(labels))
-    assert_never_decreases(model.bound_path_)
+    reference.assert_never_decreases(model.bound_path_)
     np.testing.assert_allclose(model.memberships_.sum(axis=1), 1.0, rtol=1e-12)
     table = LabelTable.from_arrays(np.array(labels))
     assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9, abs=1e-9)
