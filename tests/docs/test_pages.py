@@ -143,6 +143,7 @@ def _programs() -> Iterator[Path]:
         yield warm.bin
 
 
+@pytest.mark.promise("Every command line of the documentation runs.")
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_every_command_of_a_page_runs(page: Path, programs: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")

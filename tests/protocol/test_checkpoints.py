@@ -141,6 +141,7 @@ def dealt(example: Problem, model: Model, topology: str, sites: int, seed: int) 
     return tables
 
 
+@pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
 @pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("name", models(2))
 @settings(max_examples=4, deadline=None, derandomize=True)

@@ -143,6 +143,7 @@ def test_whoever_relays_sees_no_key(members: dict[str, Contributor]) -> None:
     )
 
 
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 def test_keys_are_made_anew_for_every_attempt(members: dict[str, Contributor]) -> None:
     first, second = met(members), met(members)
     assert not {p.share.public_key for p in first.values()} & {p.share.public_key for p in second.values()}
@@ -192,6 +193,7 @@ SWAPS: dict[str, tuple[Swap, type[CeError], str]] = {
 }
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 @pytest.mark.parametrize(("swap", "error", "says"), SWAPS.values(), ids=SWAPS)
 def test_what_is_put_in_the_place_of_a_key_share_is_refused(
     members: dict[str, Contributor], impostor: Contributor, swap: Swap, error: type[CeError], says: str
@@ -215,6 +217,7 @@ def test_a_key_share_of_another_attempt_is_refused(members: dict[str, Contributo
         check_key_share(ATTEMPT, site, share)
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 def test_a_peer_that_nobody_compared_is_refused(members: dict[str, Contributor], tmp_path: Path) -> None:
     parties = handshakes(members)
     pins = dict(members["south"].pins.pins)
@@ -365,6 +368,7 @@ def table(ids: list[str], categories: tuple[Any, ...]) -> LabelTable:
     return LabelTable(np.array(ids), (Column("c", "clustering", categories, codes, None),))
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 @laws
 @given(st.lists(st.text("abcdef", min_size=1, max_size=8), min_size=1, max_size=8, unique=True))
 def test_an_enrolment_shows_no_id_and_no_category(ids: list[str]) -> None:
@@ -465,6 +469,7 @@ def test_the_signature_of_an_enrolment_covers_all_that_is_in_it(
     assert told != enrolment_digest({"east": SIGNED, "north": SIGNED}, {"east": 2, "north": 1})
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_a_summary_shows_no_pseudonym_and_no_token() -> None:
     shown = repr(vars(SIGNED)) + repr([vars(column) for column in SIGNED.columns])
     assert not any(repr(own.tobytes())[2:-1] in shown for own in OWN.objects)
@@ -531,6 +536,7 @@ SHOWS: dict[str, tuple[Show, str]] = {
 }
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 @pytest.mark.parametrize(("show", "says"), SHOWS.values(), ids=SHOWS)
 def test_what_others_are_said_to_have_enrolled_is_believed_only_with_their_signatures(
     members: dict[str, Contributor], show: Show, says: str

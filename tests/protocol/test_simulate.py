@@ -99,6 +99,7 @@ def test_layouts_have_the_papers_names(layout: str, parts: dict[str, tuple[slice
     assert result.layout == layout
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 @pytest.mark.parametrize("how", ["rows:3", "columns:3", "blocks:4"])
 def test_several_sites_are_one_to_the_bit(how: str) -> None:
     cells, _ = labels()
@@ -131,6 +132,7 @@ def test_the_order_of_the_sites_means_nothing(model: str) -> None:
         assert_same_bits(results[0], other)
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @pytest.mark.parametrize(
     ("model", "key", "iterations"),
     # bce: 50 iterations at a fixed alpha, 10 Newton steps, then joint ones.

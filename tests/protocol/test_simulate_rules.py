@@ -27,6 +27,7 @@ from ce.labels import LabelTable
 # Who may see what.
 
 
+@pytest.mark.promise("plain, masked and blind give the same bits.")
 @pytest.mark.parametrize("model", ["bce", "mixture", "bc3e"])
 @pytest.mark.parametrize("secrets", [None, SECRETS | {"west": b"w" * 32}], ids=["seeded", "secret"])
 def test_every_mode_gives_the_same_bits(model: str, secrets: dict[str, bytes] | None) -> None:
@@ -47,6 +48,7 @@ def test_every_mode_gives_the_same_bits(model: str, secrets: dict[str, bytes] | 
     assert blind.bytes_sent > plain.bytes_sent
 
 
+@pytest.mark.promise("plain, masked and blind give the same bits.")
 @pytest.mark.parametrize("model", ["bce", "mixture"])
 def test_a_column_of_some_members_of_a_block_gives_the_same_bits_in_every_mode(model: str) -> None:
     """Who claims its cells only its holders know; what all members have in common is less."""
@@ -109,6 +111,7 @@ def test_rules_that_are_kept_change_nothing() -> None:
     assert ce.simulate(JOB, tables, policy=LAX | {"min_sites": 2, "min_objects": 20}).excluded == ()
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
@@ -128,6 +131,7 @@ def test_a_job_that_breaks_a_rule_is_refused_by_its_name(keys: dict[str, Any], r
     assert f"(rule: {rule})" in str(caught.value)
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 def test_weaker_modes_than_a_rule_asks_for_are_refused() -> None:
     for weakest, mode, fits in (
         ("masked", "plain", False),
@@ -143,6 +147,7 @@ def test_weaker_modes_than_a_rule_asks_for_are_refused() -> None:
                 ce.simulate(JOB, two_sites(), privacy=mode, policy=policy)
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 @pytest.mark.parametrize("keys", [{"min_objects": 11}, {"min_foreign_columns": 4}], ids=lambda keys: next(iter(keys)))
 def test_objects_below_a_minimum_take_no_part_are_listed_and_get_their_labels_afterwards(
@@ -175,6 +180,7 @@ def test_objects_below_a_minimum_take_no_part_are_listed_and_get_their_labels_af
             np.testing.assert_allclose(own.memberships[at], own.memberships[other], atol=1e-3)
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 def test_columns_below_a_minimum_take_no_part_and_are_listed_by_name() -> None:
     cells, _ = labels()
     tables = {

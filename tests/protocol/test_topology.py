@@ -89,6 +89,7 @@ def test_a_cell_at_two_sites_is_refused_by_rule_without_naming_the_object() -> N
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 def test_a_shared_column_may_be_completed_by_another_site() -> None:
     shared = fit(
         north=table(["1", "2", "3"], a=[0, 1, -1], b=[0, 0, 1]),
@@ -118,6 +119,7 @@ def test_clashing_columns_are_refused_by_name(theirs: LabelTable, what: str) -> 
     assert caught.value.rule == "clashing column"
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_nothing_that_is_printed_shows_an_id_a_label_or_a_key() -> None:
     """What ends up in a log by accident: the repr of everything that holds labels or keys."""
     labels = LabelTable.from_arrays([["LABEL1"], ["LABEL2"]], ids=[SECRET, "2"], columns=["a"])

@@ -56,14 +56,17 @@ def check(results: Iterable[tuple[str, dict[str, Any]]], kind: str) -> None:
         compare(result, FILE["results"][name], name)
 
 
+@pytest.mark.promise("Results are those of the version before, to the bit.")
 def test_the_bits_of_fits_are_those_of_the_file() -> None:
     check(make_bits.fits(), "fit ")
 
 
+@pytest.mark.promise("Results are those of the version before, to the bit.")
 def test_the_bits_of_simulations_are_those_of_the_file() -> None:
     check(make_bits.simulations(), "simulate ")
 
 
+@pytest.mark.promise("Results are those of the version before, to the bit.")
 @pytest.mark.slow
 def test_the_bits_of_jobs_between_processes_are_those_of_the_file() -> None:
     check(make_bits.service(), "service ")

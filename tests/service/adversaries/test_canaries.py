@@ -116,6 +116,7 @@ def planted(text: bytes, secrets: Iterable[bytes] = ()) -> list[str]:
     return found + ["a number" for n in NUMBERS if str(n).encode() in text or n.to_bytes(8, "little") in text]
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_the_search_finds_whatever_is_planted() -> None:
     hay = bytes(1000) + b"nothing to see" + bytes(range(256))
     assert planted(hay, SECRETS.values()) == []
@@ -224,6 +225,7 @@ def set_policy(directory: Path, **keys: object) -> None:
     (directory / "policy.toml").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_nothing_is_where_it_does_not_belong_in_real_jobs_of_every_mode(tmp_path: Path, run: Run) -> None:
     often = "[checkpoints]\nevery_s = 0.0\nevery_exchanges = 1"
     with Deployment(tmp_path, SITES, SECRETS, configuration=often, metrics=True) as deployment:
@@ -326,6 +328,7 @@ def _search_commands(run: Run, home: Path, names: list[str], secrets: list[bytes
 # Every frame.
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 @pytest.mark.parametrize("privacy", MODES)
 def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Path, privacy: str) -> None:
     table = seated(tmp_path)
@@ -463,6 +466,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Prepare | None]] 
 }
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_no_refusal_says_anything_about_labels(tmp_path: Path) -> None:
     table = seated(tmp_path)
     home = tmp_path / "north"
@@ -575,6 +579,7 @@ MALFORMED: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 @pytest.mark.parametrize("what", MALFORMED)
 def test_errors_about_malformed_input_do_not_quote_it(what: str) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 (whichever it is)
@@ -587,6 +592,7 @@ def test_errors_about_malformed_input_do_not_quote_it(what: str) -> None:
     assert "zqcanarykey" not in said
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_what_holds_secrets_does_not_show_them() -> None:
     blind, view, keys = at_a_site("blind")
     own = tables()["north"]

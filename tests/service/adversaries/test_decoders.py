@@ -248,6 +248,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @pytest.mark.parametrize("name", DECODERS)
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
@@ -278,6 +279,7 @@ BOMBS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_what_is_large_or_deep_is_a_typed_error_in_time(bomb: bytes, tmp_path: Path) -> None:
     for name in DECODERS:

@@ -220,6 +220,7 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
 }
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @pytest.mark.parametrize(("kind", "lie", "says"), REFUSED.values(), ids=REFUSED)
 def test_one_wrong_message_is_refused_by_field_and_the_job_goes_on_as_if_it_had_not_been(
     scene: Scene, kind: str, lie: Lie, says: str
@@ -298,6 +299,7 @@ def _others_settings(own: SiteFiles) -> Any:
     return type(own.settings).read(path)
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 @pytest.mark.parametrize(("kind", "lie", "says", "code"), FAILS.values(), ids=FAILS)
 def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     scene: Scene, kind: str, lie: Lie, says: str, code: int
@@ -319,6 +321,7 @@ def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     assert scene.results(table, WITHOUT[LIAR]) == scene.bits[WITHOUT[LIAR].name]
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @pytest.mark.parametrize("kind", ["key_share", "encrypted_keys", "enrolment", "ready", "answer"])
 def test_what_is_said_twice_or_was_on_its_way_too_long_changes_nothing(scene: Scene, kind: str) -> None:
     site = min(SITES) if kind == "encrypted_keys" else LIAR
@@ -424,6 +427,7 @@ def test_a_hello_that_is_refused_leaves_the_older_stream_as_it_is(scene: Scene, 
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 @pytest.mark.parametrize(
     ("kind", "on_dropout"), [("key_share", "wait"), ("enrolment", "wait"), ("answer", "fail"), ("answer", "wait")]
 )
@@ -475,6 +479,7 @@ TROUBLES = st.lists(
 )
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.sampled_from(SITES), TROUBLES, st.integers(0, 2**32 - 1))
 def test_nothing_that_a_site_sends_wedges_a_job_or_reaches_another(
@@ -528,6 +533,7 @@ def play(
     return table
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(LOSSES, st.integers(0, 2**32 - 1))
 def test_a_stream_lost_at_any_moment_changes_no_bit(
@@ -538,6 +544,7 @@ def test_a_stream_lost_at_any_moment_changes_no_bit(
     assert table.machine.records[TOGETHER.name].epoch == 1
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(LOSSES, st.integers(0, 2**32 - 1))
 def test_a_memory_lost_at_any_moment_changes_no_bit(
@@ -736,6 +743,7 @@ def with_digest(message: pb.Task) -> None:
         pass
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.sampled_from(SITES), st.integers(0, 13), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3), st.data()
@@ -779,6 +787,7 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
 # A real coordinator, and streams that are no site's daemon.
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 def test_a_site_that_never_reads_does_not_fill_the_coordinators_memory() -> None:
     async def ask_and_ask() -> BaseException:
         limits = Limits(messages_waiting=100)
@@ -880,6 +889,7 @@ def test_a_stream_that_is_half_closed_ends(
     assert asyncio.run(send())[0] == code
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
     deployment: tuple[Deployment, TlsCredentials],
 ) -> None:
@@ -917,6 +927,7 @@ def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
     assert not [entry for entry in hub.processes["hub"].events if entry.get("level") == "error"]
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_a_job_is_done_while_others_are_silent_or_talk_nonsense(deployment: tuple[Deployment, TlsCredentials]) -> None:
     hub, own = deployment
     job = job_of("undisturbed", *hub.sites)

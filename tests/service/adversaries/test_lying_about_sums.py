@@ -122,6 +122,7 @@ SHOWN: dict[str, tuple[str, Change, str]] = {
 }
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 @pytest.mark.parametrize(("to", "change", "name"), SHOWN.values(), ids=SHOWN)
 def test_masked_sums_of_sites_that_were_shown_different_things_are_noise(
     scene: Scene, truth: Heard, to: str, change: Change, name: str
@@ -132,6 +133,7 @@ def test_masked_sums_of_sites_that_were_shown_different_things_are_noise(
     assert_noise(table, truth, name)
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 @pytest.mark.parametrize(("to", "change", "name"), SHOWN.values(), ids=SHOWN)
 def test_blind_sites_that_were_shown_different_things_see_it_in_the_totals(
     scene: Scene, to: str, change: Change, name: str
@@ -283,6 +285,7 @@ def test_what_cannot_be_is_refused(scene: Scene, step: int, iteration: int, chan
     assert_refused(table, MessageError, says)
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 def test_masked_sums_of_fewer_sites_than_all_are_noise(scene: Scene, truth: Heard) -> None:
     """Nobody need lie: who adds up only some of what it hears, or looks at one site alone, has nothing."""
     table = scene.begin(job_of("masked"))

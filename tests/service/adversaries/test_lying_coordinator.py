@@ -97,6 +97,7 @@ def _share(peer: pb.Peer) -> dict[str, bytes]:
     return {"public_key": peer.public_key, "certificate": peer.certificate, "signature": peer.signature}
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 @hidden_modes
 @pytest.mark.parametrize(("change", "error", "says"), PEERS.values(), ids=PEERS)
 def test_other_peers_are_refused(scene: Scene, privacy: str, change: Change, error: type[CeError], says: str) -> None:
@@ -378,6 +379,7 @@ def _renamed(own: pb.EnrolmentSummary, site: str) -> pb.EnrolmentSummary:
     return copy
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 @hidden_modes
 @pytest.mark.parametrize(("change", "says"), ALIGNMENTS.values(), ids=ALIGNMENTS)
 def test_what_others_have_not_signed_is_refused(scene: Scene, privacy: str, change: Change, says: str) -> None:

@@ -96,6 +96,7 @@ def assert_as_simulated(
 # What is left out.
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 def test_blocks_below_a_minimum_are_left_out_and_scored_at_home(tmp_path: Path, privacy: str) -> None:
     tables = {
@@ -129,6 +130,7 @@ def test_objects_of_one_site_count_only_among_those_of_other_sites(tmp_path: Pat
     assert [(e.site, e.rule, e.objects) for e in simulated.excluded] == [("east", "min_sites", 30)]
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 def test_objects_with_too_few_labels_are_left_out_once_labels_are_counted(tmp_path: Path, privacy: str) -> None:
     tables = {site: table(site, missing=0.35) for site in SITES}
@@ -157,6 +159,7 @@ def test_votes_on_objects_with_too_few_ballots_are_left_out(tmp_path: Path) -> N
     assert all([(e["rule"], e["objects"]) for e in own] == [("min_classifiers", 7)] for own in left)
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
     rows = {site: np.arange(30 * at, 30 * (at + 1)) for at, site in enumerate(SITES)}
     tables = {}
@@ -176,6 +179,7 @@ def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
 # What is refused.
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 @pytest.mark.parametrize(
     ("rule", "tables", "policy", "keys"),
     [
@@ -201,6 +205,7 @@ def test_a_rule_refuses_by_its_name_before_a_sum_has_left(
         assert {answer.step for answer in answers(played)} <= {pb.STEP_OPEN}  # counts, under masks
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 def test_a_job_of_which_nothing_would_be_left_is_refused(tmp_path: Path) -> None:
     played = seated(tmp_path, {s: table(s, columns=1) for s in SITES})
     record = run(played, job_of(played))
@@ -208,6 +213,7 @@ def test_a_job_of_which_nothing_would_be_left_is_refused(tmp_path: Path) -> None
     assert not answers(played)
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 def test_a_diffused_start_is_refused_where_the_coordinator_sees_totals(tmp_path: Path) -> None:
     played = seated(tmp_path, {s: table(s) for s in SITES})
     record = run(played, job_of(played, model="bc3e", classes=("a", "b"), start="diffused"))
@@ -217,6 +223,7 @@ def test_a_diffused_start_is_refused_where_the_coordinator_sees_totals(tmp_path:
 # One roster per label file.
 
 
+@pytest.mark.promise("A label file is contributed under one roster unless a person allows another.")
 def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> None:
     played = seated(tmp_path, {s: table(s) for s in SITES})
     assert run(played, job_of(played, "first")).state == "done"
@@ -235,6 +242,7 @@ def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> No
 # Consent.
 
 
+@pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> None:
     played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
     job = job_of(played)
@@ -281,6 +289,7 @@ def test_a_declined_job_is_refused(tmp_path: Path) -> None:
     assert (record.state, record.rule) == ("failed", "consent")
 
 
+@pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_consent_is_to_one_job_and_no_other(tmp_path: Path) -> None:
     played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
     for site in SITES:
@@ -297,6 +306,7 @@ def ce_digest(job: ce.Job) -> bytes:
 # Broken streams and lost memories.
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 @pytest.mark.parametrize("seed", range(3))
 def test_broken_streams_and_lost_memories_change_nothing(tmp_path: Path, privacy: str, seed: int) -> None:

@@ -66,6 +66,7 @@ TESTED: Mapping[str, str] = {
 }
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 def test_every_limit_of_the_configuration_has_a_test() -> None:
     keys = {f"limits.{own.name}" for own in fields(Limits)}
     keys |= {f"checkpoints.{own.name}" for own in fields(CheckpointSettings) if own.type == "int"}
@@ -160,6 +161,7 @@ def test_a_token_as_long_as_may_be(sites: dict[str, ClientSettings]) -> None:
 # What a site claims.
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 @pytest.mark.parametrize(
     ("key", "exact"),
     [
@@ -203,6 +205,7 @@ def hello_with(held: int) -> pb.Hello:
     return hello
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 def test_a_hello_may_list_as_many_jobs_as_the_limit(sites: dict[str, ClientSettings]) -> None:
     table = sit(sites)
     steps = table.machine.connected(99, "west", "", hello_with(MOST_HELD), table.now)
@@ -210,6 +213,7 @@ def test_a_hello_may_list_as_many_jobs_as_the_limit(sites: dict[str, ClientSetti
     assert len([step for step in steps if isinstance(step, Close)]) == 1
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 def test_a_hello_that_lists_more_jobs_than_the_limit_is_refused(sites: dict[str, ClientSettings]) -> None:
     table = sit(sites)
     with pytest.raises(MessageError, match="held"):
@@ -238,6 +242,7 @@ def test_a_job_as_large_as_a_site_takes(sites: dict[str, ClientSettings]) -> Non
     assert run(table, "small", restarts=1).state == "done"
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 def test_a_message_as_large_as_a_site_takes(sites: dict[str, ClientSettings]) -> None:
     # The largest message is the task with messages of all starts, or the rows of the one block.
     def attempt(name: str, most: int) -> Any:

@@ -105,6 +105,7 @@ def test_a_job_that_cannot_be_recorded_was_never_submitted(sites: dict[str, Clie
     play(scene)
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("state", ["aligning", "running"])
 def test_a_job_whose_state_cannot_be_written_fails_and_is_written_down_later(
@@ -274,6 +275,7 @@ SENTENCES = {
 }
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 @pytest.mark.parametrize(("moment", "said"), SENTENCES.items(), ids=str)
 def test_a_site_without_room_refuses_and_takes_part_again_when_there_is(
     sites: dict[str, ClientSettings],
@@ -334,6 +336,7 @@ def test_results_that_the_disk_has_no_room_for_fail_the_job_and_leave_nothing_be
     assert table.machine.records["third"].state == "done"
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 @pytest.mark.parametrize("whose", ["the coordinator's", "a site's"])
 def test_a_job_goes_on_without_checkpoints_that_the_disk_has_no_room_for(
     sites: dict[str, ClientSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
@@ -400,6 +403,7 @@ def _deployment(tmp_path: Path, small_disk: Path) -> Iterator[Deployment]:
         assert deployment.ask(lambda stub, timeout: stub.GetJob(operator_pb.GetJobRequest(job="first"))).state == "done"
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 def test_a_job_is_refused_when_the_coordinators_disk_is_full(deployment: Deployment, small_disk: Path) -> None:
     ballast = fill(small_disk)
     with pytest.raises(JobFailed, match="SQLITE_FULL"):
@@ -407,6 +411,7 @@ def test_a_job_is_refused_when_the_coordinators_disk_is_full(deployment: Deploym
     ballast.unlink()
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 def test_a_job_that_waits_fails_when_the_coordinators_disk_is_full(deployment: Deployment, small_disk: Path) -> None:
     assert deployment.processes[SITES[-1]].stop() == 0
     deployment.submit(job("without room"))

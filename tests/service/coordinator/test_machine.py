@@ -136,6 +136,7 @@ def test_jobs_wait_in_line_and_the_line_has_an_end(sit: Callable[..., FrameByFra
     assert [table.machine.records[name].state for name in ("first", "third")] == ["done", "done"]
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 def test_who_does_not_enrol_in_time_is_named(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect("east")
@@ -153,6 +154,7 @@ def test_who_does_not_enrol_in_time_is_named(sit: Callable[..., FrameByFrame]) -
     assert table.machine.next_deadline is None
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 @pytest.mark.parametrize(("on_dropout", "state"), [("fail", "failed"), ("wait", "running")])
 def test_a_round_without_an_answer_ends_as_the_job_says(
     sit: Callable[..., FrameByFrame], on_dropout: str, state: str
@@ -177,6 +179,7 @@ def test_a_round_without_an_answer_ends_as_the_job_says(
     assert table.machine.records["job"].state == "done"
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 def test_no_job_outlives_its_deadline(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect("east", "north")
@@ -285,6 +288,7 @@ def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., FrameB
     assert [value is None for value in some["parameters"]["alpha"]] == [at == withheld for at in (0, 1)]  # type: ignore[call-overload]
 
 
+@pytest.mark.promise("plain, masked and blind give the same bits.")
 def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_same_bits(
     sit: Callable[..., FrameByFrame], tmp_path: Path
 ) -> None:
@@ -311,6 +315,7 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
     assert reports["blind"]["exchanges"] > reports["masked"]["exchanges"]
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
     sit: Callable[..., FrameByFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:

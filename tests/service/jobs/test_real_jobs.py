@@ -47,6 +47,7 @@ def job_for(model: str, name: str, sites: tuple[str, ...], privacy: str = "maske
     return ce.Job(name=name, model=model, sites=sites, max_iterations=40, privacy=privacy, **asked)
 
 
+@pytest.mark.promise("Every transport gives the same bits: in process, gRPC, real daemons.")
 @pytest.mark.parametrize(("topology", "model", "privacy"), [(*which, mode) for which, mode in MODES.items()])
 def test_real_processes_give_the_bits_of_one_machine(
     deployment: Deployment, topology: str, model: str, privacy: str, tmp_path: Path

@@ -306,6 +306,7 @@ def assert_never_lower(bounds: list[float]) -> None:
         assert after >= before - 1e-10 * (1.0 + abs(before))
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @laws
 @given(seed=seeds, k=st.integers(2, 5), flat=st.booleans())
 def test_no_update_of_the_factorised_sweep_lowers_the_bound(seed: int, k: int, flat: bool) -> None:
@@ -325,6 +326,7 @@ def test_no_update_of_the_factorised_sweep_lowers_the_bound(seed: int, k: int, f
         q = new
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @laws
 @given(seed=seeds, k=st.integers(2, 5), flat=st.booleans())
 def test_no_update_of_the_joint_sweep_lowers_the_bound(seed: int, k: int, flat: bool) -> None:

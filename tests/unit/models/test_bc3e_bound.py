@@ -28,6 +28,7 @@ options = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @pytest.mark.parametrize("start", ["votes", "diffused", "given"])
 @pytest.mark.parametrize("posterior", ["joint", "factorised"])
 @given(seed=seeds, k=st.integers(2, 4), soft_votes=st.booleans(), soft_labels=st.booleans(), extra=options)
@@ -58,6 +59,7 @@ def test_the_bound_never_decreases_and_is_the_one_of_the_text(
             np.testing.assert_array_equal(getattr(model, f"{name}_"), extra[name])
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @settings(laws, max_examples=10)
 @given(seed=seeds, k=st.integers(2, 3), iterations=st.integers(0, 12), joint=st.booleans())
 def test_the_bound_of_every_iterate_is_the_one_of_the_text(seed: int, k: int, iterations: int, joint: bool) -> None:
@@ -69,6 +71,7 @@ def test_the_bound_of_every_iterate_is_the_one_of_the_text(seed: int, k: int, it
     assert model.lower_bound_ == pytest.approx(reference.bc3e_bound(data, state_of(model, data), 0.01), rel=1e-9)
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @pytest.mark.parametrize("posterior", ["joint", "factorised"])
 @pytest.mark.parametrize("sigma2", [1e-3, 4.0, 600.0])
 @pytest.mark.parametrize("delta2", [1e-3, 600.0])

@@ -35,6 +35,7 @@ def assert_same_bits(one: BC3E, other: BC3E, rows: Any = slice(None)) -> None:
         np.testing.assert_array_equal(one.posterior_[name][rows], other.posterior_[name])
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 @pytest.mark.parametrize("start", ["votes", "diffused"])
 def test_nothing_is_random_and_neither_threads_nor_tiles_change_a_bit(
     start: str, monkeypatch: pytest.MonkeyPatch
@@ -52,6 +53,7 @@ def test_nothing_is_random_and_neither_threads_nor_tiles_change_a_bit(
         assert_same_bits(one, fit(n_threads=threads))
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 @pytest.mark.parametrize(("start", "posterior"), [("votes", "joint"), ("diffused", "factorised")])
 @given(seed=seeds, k=st.integers(2, 4))
 @laws

@@ -86,6 +86,7 @@ def successive(table: LabelTable, last: int, **parameters: Any) -> Iterator[tupl
         before = after
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @pytest.mark.parametrize("posterior", ["joint", "factorised"])
 @settings(laws, max_examples=4)
 @given(seed=seeds, k=st.integers(2, 3), smoothing=st.sampled_from([0.0, 0.01, 1.0]))
@@ -137,6 +138,7 @@ def numerical_slopes(data: reference.BC3EData, state: reference.BC3EState, smoot
     return slopes
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @pytest.mark.parametrize("posterior", ["joint", "factorised"])
 @pytest.mark.parametrize("seed", [2])
 def test_at_convergence_every_numerical_gradient_vanishes(posterior: str, seed: int) -> None:

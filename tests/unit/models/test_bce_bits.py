@@ -53,6 +53,7 @@ def test_a_generator_as_random_state_is_reproducible() -> None:
         assert_same_bits(one, other)
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 def test_neither_threads_nor_tiles_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.random.default_rng(1).integers(-1, 4, (400, 5))
     one = quick(3, 0, max_iter=20).fit(labels)
@@ -61,6 +62,7 @@ def test_neither_threads_nor_tiles_change_a_bit(monkeypatch: pytest.MonkeyPatch)
         assert_same_bits(one, quick(3, 0, n_threads=threads, max_iter=20).fit(labels))
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 @laws
 @given(seed=seeds, k=st.integers(2, 4))
 def test_rows_in_another_order_get_the_same_bits(seed: int, k: int) -> None:
@@ -69,6 +71,7 @@ def test_rows_in_another_order_get_the_same_bits(seed: int, k: int) -> None:
     assert_same_bits(quick(k, seed).fit(table), quick(k, seed).fit(table.select(order)), order)
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 @laws
 @given(seed=seeds, k=st.integers(2, 4))
 def test_columns_in_another_order_get_the_same_bits(seed: int, k: int) -> None:

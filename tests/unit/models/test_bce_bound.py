@@ -39,6 +39,7 @@ options = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @pytest.mark.parametrize("schedule", ["joint", "newton"])
 @pytest.mark.parametrize("init", INITS)
 @settings(laws, max_examples=4)
@@ -63,6 +64,7 @@ def test_the_bound_never_decreases_and_is_the_one_of_the_text(
     assert model.lower_bound_ == pytest.approx(bound_of_fit(model, table), rel=1e-9)
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @laws
 @given(seed=seeds, k=st.integers(2, 6), iterations=st.integers(0, 30))
 def test_the_bound_of_every_iterate_is_the_one_of_the_text(seed: int, k: int, iterations: int) -> None:
@@ -81,6 +83,7 @@ def assert_fits(model: BCE, labels: Any) -> None:
         assert after >= before - 1e-7 * abs(before)
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @pytest.mark.parametrize("alpha", [1e-4, 1e5, 1e6])
 @pytest.mark.parametrize("schedule", ["joint", "newton"])
 def test_the_bound_never_decreases_from_an_alpha_outside_the_box_of_the_learning(alpha: float, schedule: str) -> None:

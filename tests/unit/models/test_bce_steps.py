@@ -63,6 +63,7 @@ def slope_of(function: Callable[[float], float], width: float) -> float:
     return (function(width) - function(-width)) / (2 * width)
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @settings(laws, max_examples=8)
 @given(seed=seeds, k=st.integers(2, 3), smoothing=st.sampled_from([0.01, 1.0]))
 def test_numerical_gradients_vanish_in_each_block_after_its_update(seed: int, k: int, smoothing: float) -> None:
@@ -147,6 +148,7 @@ def successive(fit: Fit, last: int) -> Iterator[tuple[int, BCE, BCE]]:
         before = after
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @settings(laws, max_examples=4)
 @given(
     seed=seeds,

@@ -95,6 +95,7 @@ def naive_em(table: LabelTable, k: int, seed: int, iterations: int, s: float, st
 # The laws of EM.
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @laws
 @given(
     seed=seeds,
@@ -117,6 +118,7 @@ def test_every_iterate_is_that_of_a_naive_em_from_the_same_start(
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @settings(laws, max_examples=20)
 @given(seed=seeds, k=st.integers(1, 6), smoothing=st.sampled_from([0.0, 0.01, 1.0]), soft=st.booleans())
 def test_the_bound_never_decreases_and_is_the_log_likelihood_plus_the_prior(
@@ -144,6 +146,7 @@ def test_the_lowest_numbered_start_within_1e_6_of_the_best_bound_wins(seed: int,
     np.testing.assert_allclose(model.bound_path_, winner.path, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.promise("Every step of a model maximises the bound over its block.")
 @settings(laws, max_examples=3)
 @given(seed=seeds, k=st.integers(2, 3))
 def test_at_convergence_the_gradient_of_the_log_likelihood_vanishes(seed: int, k: int) -> None:
@@ -221,6 +224,7 @@ def test_equal_seeds_give_equal_bits_and_other_seeds_do_not() -> None:
     assert len(paths) == 5
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 def test_neither_threads_nor_tiles_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     labels = np.random.default_rng(1).integers(-1, 4, (400, 5))
     one = quick(3, 0).fit(labels)
@@ -229,6 +233,7 @@ def test_neither_threads_nor_tiles_change_a_bit(monkeypatch: pytest.MonkeyPatch)
         assert_same_bits(one, quick(3, 0, n_threads=threads).fit(labels))
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 @laws
 @given(seed=seeds, k=st.integers(2, 4))
 def test_rows_and_columns_in_another_order_get_the_same_bits(seed: int, k: int) -> None:

@@ -59,6 +59,7 @@ def test_it_needs_no_test_framework() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.promise("Every transport gives the same bits: in process, gRPC, real daemons.")
 def test_a_played_job_has_the_results_of_a_simulation(
     sites: dict[str, ClientSettings], tables: dict[str, ce.LabelTable]
 ) -> None:
@@ -105,6 +106,7 @@ def test_equal_seeds_play_equal_worlds(tmp_path: Path, tables: dict[str, ce.Labe
     assert first[0]
 
 
+@pytest.mark.promise("Checks of the fault schedules detect planted bugs.")
 def test_a_broken_promise_stops_the_world(sites: dict[str, ClientSettings], monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that announces before it saves."""
     do = PlayedWorld.do
