@@ -6,7 +6,7 @@ The coordinator's machine, the sites' jobs, their files and every frame are the 
 - `PlayedWorld`: a network with delays, a fake clock, and faults: processes killed between two events or at a write,
   streams that break or stall, a clock that jumps. `Checks` stop the run with a `Violation` when a promise is broken.
 
-Example, a masked job of three sites whose results are compared with `ce.simulate`:
+Example, a masked job of three sites:
 
     sites = make_sites(directory, {"north": table_1, "east": table_2, "west": table_3})
     job = ce.Job(name="job", clusters=2, sites=tuple(sites))

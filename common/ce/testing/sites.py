@@ -49,11 +49,11 @@ def make_sites(
 ) -> dict[str, ClientSettings]:
     """Make a directory for each site, with a key, a certificate, the pins of the other sites and a policy.
 
-    labels: by site name, a label file, or a table that is written to `directory/NAME.csv`.
-    secrets: by site name, 32 bytes that its random starts are derived from; random where not given.
-    authority: who signs the certificates; a new one in `directory/authority` where not given.
-    policy: the text of every site's policy.toml.
-    coordinator: the address in client.toml; played coordinators need none.
+    - `labels`: by site name, a label file, or a table that is written to `directory/NAME.csv`.
+    - `secrets`: by site name, 32 bytes that its random starts are derived from; random where not given.
+    - `authority`: who signs the certificates; a new one in `directory/authority` where not given.
+    - `policy`: the text of every site's policy.toml; the default allows anything.
+    - `coordinator`: the address in client.toml; played coordinators need none.
 
     Returns the settings of each site, from which `FrameByFrame` and `PlayedWorld` open it.
     """

@@ -51,8 +51,8 @@ class PlayedWorld:
             world.run(until=400.0)
             assert world.record.state == "done", world.record.reason
 
-    seed: everything that is drawn at random (delays, which frames arrive twice) follows from it.
-    fingerprints: by site, of its certificate; read from the sites' directories where not given.
+    - `seed`: everything that is drawn at random (delays, which frames arrive twice) follows from it.
+    - `fingerprints`: by site, of its certificate; read from the sites' directories where not given.
     """
 
     def __init__(
