@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pages import api, capacity, commands, configuration, errors, metrics
+from pages import api, capacity, commands, configuration, errors, metrics, promises
 
 DOCS = Path(__file__).parent
-PAGES = (api, capacity, commands, configuration, errors, metrics)
+PAGES = (api, capacity, commands, configuration, errors, metrics, promises)
 
 
 def written() -> dict[str, str]:

@@ -11,13 +11,14 @@ from typing import Any
 import ce
 import ce.audit
 import ce.metrics
+import ce.testing
 from ce.labels import Column
 from ce.simulation import Excluded, SiteResult
 from pages.markdown import anchor, code, docstring, head, table
 
 INTRODUCTION = """\
-What is on this page stays as it is, or changes with a line in [CHANGELOG.md](../CHANGELOG.md); everything else may
-change. Scripts that use it, each with what it shows: [examples/](../examples/). Errors: [errors.md](errors.md).
+The names on this page are public: a change of one is announced in [CHANGELOG.md](../CHANGELOG.md). All other names may
+change. Scripts that use them: [examples/](../examples/). Errors: [errors.md](errors.md).
 """
 
 #: Everything that is promised, by heading and by the name that a program uses.
@@ -37,11 +38,25 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "ce.audit.Finding": ce.audit.Finding,
     },
     "Metrics": {f"ce.metrics.{name}": getattr(ce.metrics, name) for name in ce.metrics.__all__},
+    "Testing": {
+        f"ce.testing.{name}": getattr(ce.testing, name)
+        for name in ("make_sites", "write_labels", "FrameByFrame", "PlayedWorld", "Faults", "random_faults", "Checks")
+    },
 }
 #: Public for other modules of ce, not for its users.
-INTERNAL = {"steps", "resolve_classes", "definition", "from_definition"}
+INTERNAL = {
+    "steps",
+    "resolve_classes",
+    "from_definition",
+    "do",
+    "as_process",
+    "patched",
+    "sent_up",
+    "sent_down",
+    "saved",
+}
 #: What stands before the things of a section.
-ABOUT = {"Metrics": ce.metrics, "Audit": ce.audit}
+ABOUT = {"Metrics": ce.metrics, "Audit": ce.audit, "Testing": ce.testing}
 
 
 def page() -> str:
@@ -85,7 +100,7 @@ def _class(name: str, thing: type[Any]) -> list[str]:
 
 
 def _methods(thing: type[Any]) -> Iterator[tuple[str, str]]:
-    """Public methods and properties, those of base classes last; data classes' own methods are nobody's business."""
+    """Public methods and properties, those of base classes last; generated methods of data classes are left out."""
     seen: set[str] = set()
     for base in thing.__mro__:
         if not base.__module__.startswith("ce"):

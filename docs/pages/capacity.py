@@ -44,8 +44,8 @@ WIRE = """\
 
 and some 100 bytes for each message and 30 for each array.
 
-G, what all are told: {told}.
-S, shares of it, at most: {asked}.
+G, the globals that every site is sent: {told}.
+S, the shares of them that a site sends, at most: {asked}.
 
 In `blind` totals come down as they went up, 8 r S instead of 8 r G, and with them a decision, of a few numbers for each
 start. bc3e counts votes, too: 8 n more to count, and twice 8 k n more from each site. A mixture with objects and
@@ -66,7 +66,7 @@ At most, for one job; several at once add up. What a daemon takes without a job 
 | site, objects of its own | (N - n) (A' B + 8 r P'), if no two have the same labels in all columns; else fewer |
 | site, shared objects | {shared:g} B n; in `masked` {masked:g} B n; in `blind` n (A" B + 8 r P") + {at_home} B q |
 | each of these but `blind` at the coordinator | {working:.0f} MB at most to work with; bc3e: and 8 k for each object |
-| site, labels and tables | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
+| site, labels and column parameters | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
 | site, threads | about 3 MB for each |
 
 A and P, of each kind of place, are how many arrays the object step holds when it holds most:
@@ -80,14 +80,14 @@ Limits that refuse a job before memory runs out: `limits.round_bytes` at the coo
 DISK = """\
 | where | bytes |
 | --- | --- |
-| a checkpoint at the coordinator | n (K B + {per_start} r + 8 k + 16) + B q; next to nothing in `blind` |
+| a checkpoint at the coordinator | n (K B + {per_start} r + 8 k + 16) + B q; a few bytes in `blind` |
 | a checkpoint at a site | (N - n) (K' B + {per_start} r) + B (n + q) + 3 B m c; in `blind` and the line above |
 | ledger of a site, an iteration | about {line} + {shares} ({array} + {name} s), for {shares} arrays, the most it has |
 
 K and K': {kept}.
 
-Two checkpoints of a job are kept and a third is written before the oldest goes: plan for {checkpoints}. They are
-removed when the job is over. The ledger only grows; `limits.ledger_bytes` says how far.
+A job has two checkpoints, and a third is written before the oldest is removed: plan for {checkpoints}. All are
+removed when the job is over. The ledger only grows, up to `limits.ledger_bytes`.
 """
 
 #: Worked examples: sites, objects, shared ones, columns, shared ones, categories, clusters.

@@ -15,24 +15,25 @@ from ce_coordinator import config as coordinator
 from pages.markdown import head, table
 
 INTRODUCTION = """\
-A value comes from the environment variable, else from the file, else it is the default. Paths are relative to the
-directory of the file. A list in an environment variable is separated by commas. A key or a variable that is not known
-is an error (exit code 4) that names the nearest one that is. `ce-coordinator init` and `ce-client init` write files in
-which every key stands with its default; `check` reads them and says what is wrong.
+A value is taken from the environment variable, else from the file, else it is the default. Paths are relative to the
+directory of the file. Entries of a list in an environment variable are separated by commas. An unknown key or
+variable is an error (exit code 4) that names the nearest known one. `ce-coordinator init` and `ce-client init` write
+files with every key and its default; `check` reads them and says what is wrong.
 """
 
 PEERS = """\
 One line for each other site that this one works with: the name in its certificate, and the SHA-256 fingerprint of its
 key, which both sides have compared by telephone or in person (`ce-client fingerprint`, `ce-client trust`). A job with a
-site that is not here, or that has another key, is refused. A name with a dot stands in quotes. Comments stay where they
-are when `ce-client trust` adds a line. The daemon reads the file for every job.
+site that is not listed, or that has another key, is refused. A name with a dot is quoted. `ce-client trust` adds lines
+and leaves comments unchanged. The daemon reads the file for every job.
 
     south = "SHA256:5f0c1a0e8f6b4f3f6f0f8d8f5b3c7a9d2e4b6c8d0f1a3b5c7d9e0f2a4b6c8d0e"
 """
 
 DENIED = """\
 Fingerprints of keys that the coordinator no longer lets in although their certificates are valid, one on a line; `#`
-begins a comment. Read again whenever it changes; a line that is no fingerprint leaves denied what was denied.
+begins a comment. The file is read again whenever it changes. If a line is no fingerprint, the list before the change
+stays in force.
 
     SHA256:5f0c1a0e8f6b4f3f6f0f8d8f5b3c7a9d2e4b6c8d0f1a3b5c7d9e0f2a4b6c8d0e   # the laptop of south, stolen
 """
@@ -44,7 +45,7 @@ JOB: dict[str, tuple[str, str | None, str]] = {
     "name": (
         "a text",
         None,
-        f"What the job is called, everywhere and for ever: 1 to {LONGEST_NAME} printable characters without / and \\, "
+        f"The name of the job, which is used once: 1 to {LONGEST_NAME} printable characters without / and \\, "
         "not beginning with a dot or a hyphen. Results are in a directory of this name.",
     ),
     "model": (f"one of {', '.join(MODELS)}", None, "What is fitted."),
@@ -75,7 +76,7 @@ JOB: dict[str, tuple[str, str | None, str]] = {
     ),
     "schedule": ("one of joint, newton", None, "bce: how alpha is learnt."),
     "local_loops": ("a whole number", None, "Passes per iteration over columns that one site alone holds."),
-    "smoothing": ("a number", None, "Pseudo-count of every entry of a table."),
+    "smoothing": ("a number", None, "Pseudo-count of every entry of beta."),
     "posterior": ("one of joint, factorised", None, "bc3e: factorised is the paper's, and mutes the clusterings."),
     "start": ("one of votes, diffused", None, "bc3e: the votes as they are, or spread over the clusterings first."),
     "on_dropout": (

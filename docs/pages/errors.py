@@ -15,11 +15,11 @@ from ce.transport.grpc_errors import CODES
 from pages.markdown import head, table
 
 INTRODUCTION = """\
-Everything that ce raises on purpose is a `ce.errors.CeError`. Its message is one sentence that says what to do next and
-never contains a label, an object id or a key. A command ends with the error's exit code
-([exit-codes.md](exit-codes.md) has examples of sentences); between the daemons, and to an operator's own program, it
-travels as a gRPC status: the sentence in the details, the class in the trailing metadata `ce-error`, the rule of a
-refusal in `ce-rule`. Whatever else goes wrong is a defect: exit code 1, or the status INTERNAL without details.
+Every error that ce raises on purpose is a `ce.errors.CeError`. Its message is one sentence that says what to do next
+and never contains a label, an object id or a key. A command ends with the error's exit code
+([exit-codes.md](exit-codes.md) has examples). Between the daemons, and to an operator's own program, an error is sent
+as a gRPC status: the sentence in the details, the class in the trailing metadata `ce-error`, the rule of a refusal in
+`ce-rule`. Any other exception is a defect: exit code 1, or the status INTERNAL without details.
 """
 
 RULES_INTRODUCTION = """\
@@ -39,7 +39,7 @@ def page() -> str:
             INTRODUCTION,
             "## Errors by class",
             "",
-            "Indented below the class that they are a kind of: whoever catches that one catches them.",
+            "A class is indented below its base class: catching the base class catches it, too.",
             "",
             *table(("error", "exit code", "gRPC status", "meaning", "what to do"), _rows()),
             "",
@@ -49,17 +49,17 @@ def page() -> str:
             "### Rules of a site's policy",
             "",
             "Keys of `policy.toml` ([configuration.md](configuration.md#policytoml)), which the site checks before it",
-            "obeys the coordinator.",
+            "does what the coordinator asks.",
             "",
             *table(
-                ("rule", "default", "says no because", "what to do"),
+                ("rule", "default", "refuses because", "what to do"),
                 ((f"`{name}`", _default(name), rule.says, rule.remedy) for name, rule in POLICY.items()),
             ),
             "",
             "### Rules of the protocol, and limits",
             "",
             *table(
-                ("rule", "says no because", "what to do"),
+                ("rule", "refuses because", "what to do"),
                 ((f"`{name}`", rule.says, rule.remedy) for name, rule in others.items()),
             ),
             "",

@@ -13,7 +13,7 @@ Both daemons can serve what they count to [Prometheus](https://prometheus.io), o
 
     metrics = "127.0.0.1:9464"
 
-It is off by default. There is no password: give it an address that only whoever watches the daemon can reach.
+It is off by default. There is no password: use an address that only your monitoring can reach.
 
 | | |
 | --- | --- |
@@ -21,9 +21,10 @@ It is off by default. There is no password: give it an address that only whoever
 | `GET /healthz` of a coordinator | 200 and `ok` while it serves; 503 and `stopping` from when it is told to stop |
 | `GET /healthz` of a site | 200 while the daemon is alive: `ok: connected`, or `ok: not connected` |
 
-**What metrics tell.** Numbers only: no name of a job, a site, a column or an object, no label and no key, which a test
-searches for while jobs run. Whoever reads them learns how many jobs there are, of which model and mode, how long they
-take and how many bytes they send; the network shows most of that, too. A site's metrics need never leave the site.
+**What metrics reveal.** They contain numbers only: no name of a job, a site, a column or an object, no label and no
+key; a test searches for these while jobs run. They reveal how many jobs there are, of which model and mode, how long
+they take and how many bytes they send; the network reveals most of that, too. A site's metrics need not leave the
+site.
 
 A scraper that misbehaves disturbs no job: a request may have a few kilobytes, a connection may last a few seconds, and
 of too many connections the oldest is cut off. Examples of a scrape configuration and of alerts: `deploy/prometheus/`.

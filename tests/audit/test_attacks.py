@@ -37,6 +37,7 @@ Stage = Callable[..., Any]
 EXACT = pytest.approx(1.0)
 
 
+@pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
 @pytest.mark.parametrize("name", ["five single columns", "wine, five single columns"])
 @pytest.mark.parametrize(("attack", "model"), [(phi_inversion, "bce"), (distinct_rows, "mixture")])
 def test_plain_sums_of_one_column_are_its_partition(
@@ -115,6 +116,7 @@ def test_peeling_reads_the_label_rows_of_small_sites(ensembles: Ensembles, stage
     assert max(row_share(true[site], hidden[site]) for site in true) < 0.05
 
 
+@pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
 @pytest.mark.parametrize("model", ["bce", "mixture"])
 def test_public_starts_decode_to_every_label_and_secret_ones_to_none(
     model: str, ensembles: Ensembles, staged: Stage
@@ -161,6 +163,7 @@ def test_of_two_sites_each_knows_the_others_partition(ensembles: Ensembles, stag
     assert max(five.scores(distinct_residuals(five.site("site0"), foreign))) < 0.5
 
 
+@pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
 @pytest.mark.parametrize("model", ["bce", "mixture"])
 def test_two_rosters_differ_by_one_sites_part(model: str, ensembles: Ensembles, staged: Stage) -> None:
     job = staged(ensembles["five single columns"], "masked", model=model)
@@ -178,6 +181,7 @@ def test_two_rosters_differ_by_one_sites_histograms(ensembles: Ensembles, staged
     assert exact_share(job.truth.histograms(), found) == 1.0
 
 
+@pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
 def test_crafted_messages_read_labels_from_column_sums(ensembles: Ensembles, staged: Stage) -> None:
     job = staged(ensembles["cells"], "masked")
     rounds = one_hot_rounds(5, 3, 150)

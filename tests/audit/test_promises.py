@@ -28,6 +28,7 @@ ROWS = {"wine in rows, four sites": 3, "noisy in rows, five sites": 4}
 BROKEN = {"wine, four sites": {"fitting"}}
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 @pytest.mark.parametrize("name", [*COLUMNS, *ROWS])
 def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str, Any]) -> None:
     clusters = (COLUMNS | ROWS)[name]
@@ -49,6 +50,7 @@ def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str
             assert finding.gain <= (0.12 if finding.attack in GUESSWORK else MARGIN)
 
 
+@pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
 @pytest.mark.parametrize("name", ["five single columns", "many objects"])
 def test_equal_objects_in_numbers_are_reported_as_a_leak(name: str, ensembles: dict[str, Any]) -> None:
     """No default rule is broken, and every label is recovered: by the coordinator in masked, by every site in any
@@ -62,6 +64,7 @@ def test_equal_objects_in_numbers_are_reported_as_a_leak(name: str, ensembles: d
     assert sorted(seen) == [("coordinator", "masked"), *[("site", "blind")] * 5, *[("site", "masked")] * 5]
 
 
+@pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
 @pytest.mark.parametrize("name", ["five single columns", "wine, five single columns"])
 def test_five_sites_with_a_column_each_do_not_unmix(name: str, ensembles: dict[str, Any]) -> None:
     """There are fewer labels than one exchange has dimensions: with equal first messages all columns would be found."""
@@ -93,6 +96,7 @@ def test_totals_show_more_than_a_consensus_that_is_coarser_than_its_columns(ense
     assert found.findings[0].mean_gain > MARGIN
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 @pytest.mark.parametrize("name", ["many objects", "noisy in rows, five sites"])
 def test_the_coordinator_learns_nothing_in_blind(name: str, ensembles: dict[str, Any]) -> None:
     found = audit(Job(clusters=3, max_iterations=4), ensembles[name], modes=("blind",))

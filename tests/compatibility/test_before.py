@@ -312,6 +312,7 @@ def test_an_authority_can_be_dated_anew(before: Copy) -> None:
 # A site's files.
 
 
+@pytest.mark.promise("Files written by the version before open.")
 @pytest.mark.parametrize("site", SITES)
 def test_a_sites_notes_previews_and_ledger_say_what_they_said(before: Copy, site: str) -> None:
     """`jobs`, `show`, `preview`, `ledger list` and `ledger verify`, on files that nobody has touched since; the chain
@@ -348,6 +349,7 @@ def test_with_whom_labels_were_contributed_is_not_forgotten(before: Copy) -> Non
 # With a coordinator.
 
 
+@pytest.mark.promise("Files written by the version before open.")
 def test_a_store_has_the_jobs_and_results_that_it_had(running: Running, tmp_path: Path) -> None:
     """`list`, `show`, `result`, `sites`: a coordinator was started on the old store, with the old coordinator.toml."""
     copy = running.copy
@@ -376,6 +378,7 @@ def test_a_store_has_the_jobs_and_results_that_it_had(running: Running, tmp_path
     assert {own["site"] for own in sites.json} == set(SITES)
 
 
+@pytest.mark.promise("Files written by the version before open.")
 def test_a_site_could_take_part_as_it_is(running: Running) -> None:
     """`check` finds nothing wrong: client.toml, policy.toml and peers.toml, of north with every key that there was, are
     known; key, secret, labels and ledger can be used; the coordinator lets the site in."""
@@ -383,6 +386,7 @@ def test_a_site_could_take_part_as_it_is(running: Running) -> None:
         assert answer.code == 0, answer.out + answer.err
 
 
+@pytest.mark.promise("Files written by the version before open.")
 def test_jobs_that_were_under_way_end(running: Running, record_property: Callable[[str, object], None]) -> None:
     """They go on, from a checkpoint or from the beginning, and end with the results that the version before would have
     found, or they fail with a sentence that says what to do. Nobody waits for ever, and nobody is asked for a consent

@@ -12,7 +12,6 @@ import pytest
 from support.page_stage import Stage, bare_environment, link_examples
 from support.pages import PROGRAMS, ROOT, Block, blocks, check_mention, is_generated, name_of, pages, spans
 from support.processes import Deployment
-from support.tabletop import make_sites
 from support.warm_commands import Warm
 
 import ce
@@ -23,6 +22,7 @@ from ce.identity.names import Identity
 from ce.identity.peers import Peers
 from ce.identity.requests import make_csr
 from ce.policy import sample_policy
+from ce.testing import make_sites
 
 _MAKE = "other tests, a build or a check of this repository; that there is such a target is tested"
 _DOCKER = "needs docker: `make rehearse` runs the compose file"
@@ -143,6 +143,7 @@ def _programs() -> Iterator[Path]:
         yield warm.bin
 
 
+@pytest.mark.promise("Every command line of the documentation runs.")
 @pytest.mark.parametrize("page", pages(), ids=name_of)
 def test_every_command_of_a_page_runs(page: Path, programs: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")

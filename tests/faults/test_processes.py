@@ -68,6 +68,7 @@ def over(status: pb.JobStatus) -> bool:
     return status.state in ("done", "failed", "cancelled")
 
 
+@pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_whoever_is_killed_whenever_the_result_is_the_same(
     deployment: Deployment, privacy: str, record_property: Any
@@ -153,6 +154,7 @@ def test_drain_stops_the_coordinator_and_start_goes_on(deployment: Deployment, r
     assert_results(deployment, job)
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @pytest.mark.parametrize(
     "fault", ["stall", *(pytest.param(fault, marks=pytest.mark.slow) for fault in ("reset", "cut", "delay"))]
 )

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from support.schedules import Cases, play
-from support.world import Violation, World
 
 from ce.job import PRIVACY
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
 from ce.protocol.modes.mask_binding import MaskBinding
+from ce.testing import PlayedWorld, Violation
 from ce_client.attempt.rounds import SiteRounds
 from ce_coordinator.core.attempt import JobAttempt
 from ce_coordinator.core.attempt_rounds import AttemptRounds, CheckpointDue
@@ -42,6 +42,8 @@ def variant(seed: int) -> tuple[str, str, str]:
     return *KINDS[seed % 4], PRIVACY[seed // 4 % 3]
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
+@pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
 @pytest.mark.parametrize("batch", range((SCHEDULES + BATCH - 1) // BATCH))
 def test_no_job_is_lost_hangs_or_ends_otherwise(batch: int, cases: Cases, record_property: Any) -> None:
     seen: Counter[str] = Counter()
@@ -84,6 +86,7 @@ def _found(cases: Cases, match: str, seeds: range) -> None:
         look()
 
 
+@pytest.mark.promise("Checks of the fault schedules detect planted bugs.")
 def test_a_checkpoint_that_is_made_after_it_was_announced_is_noticed(
     cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_checkpoint_that_is_made_after_it_was_announced_is_noticed(
     _found(cases, "which the coordinator has not saved", range(3))
 
 
+@pytest.mark.promise("Checks of the fault schedules detect planted bugs.")
 def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
     cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,20 +130,23 @@ def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
     _found(cases, "uses a keystream twice", range(4, 240, 12))
 
 
+@pytest.mark.promise("Checks of the fault schedules detect planted bugs.")
 def test_an_end_that_is_announced_before_it_is_written_down_is_noticed(
     cases: Cases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    do = World.do
+    do = PlayedWorld.do
 
-    def announce_first(self: World, steps: Any) -> None:
+    def announce_first(self: PlayedWorld, steps: Any) -> None:
         steps = list(steps)
         do(self, [step for step in steps if not isinstance(step, SaveJob)])
         do(self, [step for step in steps if isinstance(step, SaveJob)])
 
-    monkeypatch.setattr(World, "do", announce_first)
-    _found(cases, "not written down", range(3))
+    monkeypatch.setattr(PlayedWorld, "do", announce_first)
+    _found(cases, "not saved", range(3))
 
 
+@pytest.mark.promise("Checks of the fault schedules detect planted bugs.")
+@pytest.mark.promise("Everything that leaves a site is in its ledger first, and changes to a ledger are detected.")
 def test_answers_that_are_not_in_the_ledger_are_noticed(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = SiteRounds._recorded
     monkeypatch.setattr(

@@ -20,11 +20,11 @@ from ce.errors import MessageError
 from ce.job import PRIVACY
 from ce.labels import LabelTable
 from ce.models import BCE, Mixture
-from ce.protocol.engine.home import Home
+from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import Outcome
+from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts
-from ce.protocol.attempt import Attempt
 from ce.protocol.local_run import _pair_keys
 from ce.protocol.messages.task import Task
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
@@ -112,8 +112,8 @@ class Processes:
     @property
     def outcome(self) -> Outcome:
         if isinstance(self.home, Home):
-            return self.home.outcome
-        return next(iter(self.members.values())).home.outcome  # type: ignore[attr-defined, no-any-return]
+            return self.home.result
+        return next(iter(self.members.values())).home.result  # type: ignore[attr-defined, no-any-return]
 
 
 def assert_same(one: Processes, other: Processes) -> None:
@@ -142,6 +142,7 @@ def dealt(example: Problem, model: Model, topology: str, sites: int, seed: int) 
     return tables
 
 
+@pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
 @pytest.mark.parametrize("privacy", PRIVACY)
 @pytest.mark.parametrize("name", models(2))
 @settings(max_examples=4, deadline=None, derandomize=True)
@@ -277,11 +278,11 @@ def test_files_are_of_one_key_one_job_and_one_alignment_and_show_nothing(tmp_pat
     assert files(tmp_path).ids("demo", b"another") == []
     with pytest.raises(CheckpointFailed):
         files(tmp_path).load("demo", b"another", CheckpointId(1, 3))
-    [path] = tmp_path.rglob("*.kept")
+    [path] = tmp_path.rglob("*.checkpoint")
     assert b"canary" not in path.read_bytes()
     assert "demo" not in str(path)
     assert path.stat().st_mode & 0o077 == 0
-    path.rename(path.with_name("1-4.kept"))  # another moment
+    path.rename(path.with_name("1-4.checkpoint"))  # another moment
     assert files(tmp_path).ids("demo", CONTEXT) == []
 
 
@@ -291,7 +292,7 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path_factory: pytest.TempPathFact
     directory = tmp_path_factory.mktemp("kept")
     own = files(directory)
     own.save("demo", CONTEXT, CheckpointId(1, 3), {"a": np.arange(10), "b": "x"})
-    [path] = directory.rglob("*.kept")
+    [path] = directory.rglob("*.checkpoint")
     content = bytearray(path.read_bytes())
     how = data.draw(st.sampled_from(["flip", "cut", "more", "replace"]))
     at = data.draw(st.integers(0, len(content) - 1))
@@ -312,7 +313,7 @@ def test_a_damaged_file_is_as_good_as_none(tmp_path_factory: pytest.TempPathFact
 def test_frames_that_are_cut_off_at_their_ends_are_noticed(tmp_path: Path) -> None:
     own = files(tmp_path)
     own.save("demo", CONTEXT, CheckpointId(1, 3), {"a": np.zeros(400_000)})
-    [path] = tmp_path.rglob("*.kept")
+    [path] = tmp_path.rglob("*.checkpoint")
     content = path.read_bytes()
     head = 6 + 2 + 16
     path.write_bytes(content[: head + 4 + 2**20 + 16])  # whole frames, but not all
@@ -330,7 +331,7 @@ def test_what_is_too_large_or_has_no_room_is_not_kept_and_the_older_ones_stay(tm
             with pytest.raises(CheckpointFailed, match="No space left"):
                 own.save("demo", CONTEXT, CheckpointId(1, 4), {"a": np.zeros(10)})
     assert own.ids("demo", CONTEXT) == [CheckpointId(1, 3)]
-    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["1-3.kept"]
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["1-3.checkpoint"]
 
 
 def _full(_: int) -> None:

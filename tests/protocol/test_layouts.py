@@ -45,12 +45,13 @@ def assert_same_bits(one: Run, pooled: LabelTable, many: Run, tables: dict[str, 
     assert many.outcome.winner == one.outcome.winner
     for start, path in one.outcome.paths.items():
         assert many.outcome.paths[start].bounds == path.bounds
-    tables_of_one = one.tables()
-    for name, table in many.tables().items():
+    tables_of_one = one.beta()
+    for name, table in many.beta().items():
         np.testing.assert_array_equal(table, tables_of_one[name], err_msg=name)
     assert many.outcome.kappa == one.outcome.kappa
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("name", models(2))
 @settings(max_examples=8, deadline=None, derandomize=True)
@@ -77,6 +78,7 @@ def test_any_topology_equals_one_site_to_the_bit(
     assert_same_bits(one, pooled, many, tables)
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 @pytest.mark.parametrize("topology", ["rows", "columns", "rectangles"])
 def test_five_starts_with_their_own_ends_pick_the_same_winner(topology: str) -> None:
     for seed in range(3):
@@ -87,6 +89,7 @@ def test_five_starts_with_their_own_ends_pick_the_same_winner(topology: str) -> 
         assert_same_bits(fit(model, {"all": pooled}), pooled, fit(model, tables), tables)
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 def test_the_order_of_sites_does_not_matter() -> None:
     example = problem(1, k=3, clusterings=5, missing=0.3, classifiers=2)
     tables = deal(example.table, TOPOLOGIES["ragged"](example.table, 5, np.random.default_rng(1)))
@@ -98,6 +101,7 @@ def test_the_order_of_sites_does_not_matter() -> None:
             np.testing.assert_array_equal(ours.sites[site].memberships(), theirs.sites[site].memberships())
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 def test_many_classes_and_blocks_of_one_object_keep_the_bits() -> None:
     """numpy sums eight numbers or more pairwise when they are contiguous, as they are for a single object."""
     rng = np.random.default_rng(0)
@@ -110,6 +114,7 @@ def test_many_classes_and_blocks_of_one_object_keep_the_bits() -> None:
         assert_same_bits(fit(model, {"all": pooled}), pooled, fit(model, tables), tables)
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 def test_the_order_of_categories_does_not_matter() -> None:
     """Sites may know a shared column's categories in another order than their values' (as tokens, say)."""
     example = problem(6, k=3, clusterings=6, missing=0.2, classifiers=2)
@@ -152,6 +157,7 @@ def test_one_site_and_more_use_one_exchange_per_iteration() -> None:
     assert [wanted["mixture", t] for t in ("rows", "columns", "ragged")] == [9, 9, 15]
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 def test_what_leaves_a_site_is_what_the_layout_needs() -> None:
     """A private block's objects and a lone holder's column never appear in an answer."""
     example = problem(3, k=2, clusterings=4, missing=0.0, n=40)
@@ -189,6 +195,7 @@ def _recorded(model: Model, tables: dict[str, LabelTable], seen: list[dict[str, 
         return fit(model, tables)
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 def test_local_loops_keep_the_bound_rising_and_save_exchanges() -> None:
     example = problem(5, k=4, clusterings=8, missing=0.1, n=200)
     tables = deal(example.table, TOPOLOGIES["columns"](example.table, 4, np.random.default_rng(0)))

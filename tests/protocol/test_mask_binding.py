@@ -76,6 +76,7 @@ def names(count: int) -> list[str]:
 # Masks cancel.
 
 
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 @laws
 @given(st.integers(1, 6), SHAPES, st.data())
 def test_the_sum_of_what_is_sent_is_the_sum_of_what_is_meant(
@@ -94,6 +95,7 @@ def test_the_sum_of_what_is_sent_is_the_sum_of_what_is_meant(
         assert not np.shares_memory(sent[site], own)
 
 
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 @pytest.mark.parametrize("words", [0, 1, BLOCK // 8 - 1, BLOCK // 8, BLOCK // 8 + 1, 3 * (BLOCK // 8) + 5])
 def test_arrays_of_any_length_are_masked_throughout(words: int) -> None:
     rng = np.random.default_rng(words)
@@ -109,6 +111,7 @@ def test_arrays_of_any_length_are_masked_throughout(words: int) -> None:
         assert not (mask == 0).any()
 
 
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 def test_every_contributor_has_masks_of_its_own_in_every_array() -> None:
     zeros = {site: np.zeros((2, 3), dtype=np.int64) for site in names(4)}
     other = hashlib.sha256(b"another").digest()
@@ -149,6 +152,7 @@ def test_the_strides_of_an_array_do_not_matter() -> None:
         np.testing.assert_array_equal(own, before, err_msg=what)
 
 
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 def test_no_array_is_masked_twice_and_no_round_comes_back() -> None:
     masks = Masks("s00", pair_keys(names(3))["s00"])
     words = np.arange(3)
@@ -391,6 +395,7 @@ def uncovered(enrolment_digest: Story, site: str, total: Words) -> Words:
     return found[enrolment_digest.name].reshape(total.shape)
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 @pytest.mark.parametrize("liar", ["first", "last"])
 @pytest.mark.parametrize("what", LIES)
 def test_whoever_was_told_anything_else_ruins_the_total(what: str, liar: str) -> None:
@@ -483,6 +488,7 @@ LIES_ABOUT_TWO: dict[str, tuple[str, str, Lie]] = {
 }
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 @pytest.mark.parametrize("state", [None, b"c" * 32], ids=["masked", "blind"])
 @pytest.mark.parametrize("what", LIES_ABOUT_TWO)
 def test_two_sites_that_are_told_unlike_things_of_their_objects_ruin_every_total(
@@ -515,6 +521,7 @@ def test_told_alike_to_both_it_ruins_nothing(what: str, state: bytes | None) -> 
         np.testing.assert_array_equal(found, truth())
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 @laws
 @given(st.sampled_from(sorted(LIES)), st.sampled_from(SITES), st.sampled_from(SITES))
 def test_the_same_lie_to_two_of_three_is_noticed_too(what: str, one: str, other: str) -> None:

@@ -201,6 +201,7 @@ def test_every_array_comes_once_and_nothing_follows_the_end() -> None:
         collector.feed(message(part("b")))
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 def test_announced_sizes_are_refused_by_the_limit_before_anything_is_allocated() -> None:
     huge = [part("a", shape=(2**27,)), part("a", shape=(2**13, 2**13, 2**13)), part("a", shape=(2**40 - 1,))]
     tracemalloc.start()
@@ -383,6 +384,7 @@ def test_a_header_that_cannot_be_is_refused(header: pb.Task, says: str) -> None:
 # Garbage and damage.
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.binary(max_size=200))
 def test_garbage_is_a_message_error_or_a_message(garbage: bytes) -> None:
@@ -434,6 +436,7 @@ def parsed(kind: type, frames: Iterable[bytes]) -> Iterator[object]:
             return
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_damaged_task_is_refused_or_is_the_same_task(data: st.DataObject) -> None:
@@ -450,6 +453,7 @@ def test_a_damaged_task_is_refused_or_is_the_same_task(data: st.DataObject) -> N
             np.testing.assert_array_equal(task.arrays[name], array)
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.data())
 def test_a_damaged_answer_is_refused_or_is_an_answer(data: st.DataObject) -> None:

@@ -20,6 +20,7 @@ from ce.transport.in_process import InProcess
 from ce.transport.loopback import Loopback
 
 
+@pytest.mark.promise("plain, masked and blind give the same bits.")
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize("name", models(2))
 @settings(max_examples=4, deadline=None, derandomize=True)
@@ -40,6 +41,7 @@ def test_every_mode_gives_the_same_bits(
         assert_equal_runs(plain, hidden, tables)
 
 
+@pytest.mark.promise("plain, masked and blind give the same bits.")
 @pytest.mark.parametrize("topology", ["rows", "columns", "ragged"])
 def test_starts_that_stop_at_different_times_and_secret_starts(topology: str) -> None:
     example = problem(5, k=3, clusterings=6, missing=0.2, n=80)
@@ -52,6 +54,7 @@ def test_starts_that_stop_at_different_times_and_secret_starts(topology: str) ->
         assert_equal_runs(plain, run(model, tables, starts, job_key=key, privacy=privacy), tables)
 
 
+@pytest.mark.promise("Every transport gives the same bits: in process, gRPC, real daemons.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 @pytest.mark.parametrize("topology", ["rows", "columns", "figure_3"])
 def test_over_grpc_too(topology: str, privacy: str) -> None:

@@ -181,6 +181,7 @@ def least_odds(words: NDArray[np.int64], also: bytes = b"") -> float:
     return min(odds_of_bits(words), odds_of_bytes(words.astype("<i8").tobytes() + also), odds_of_repetition(words))
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 @each_case
 def test_blind_words_are_random_in_both_directions(layout: str, model: str) -> None:
     found = tape(layout, "blind", model)
@@ -201,6 +202,7 @@ def test_blind_words_are_random_in_both_directions(layout: str, model: str) -> N
             assert odds_of_bits(words) > IMPOSSIBLE, name
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 @each_case
 def test_blind_messages_have_nothing_beside_words_and_sealed_bytes(layout: str, model: str) -> None:
     found = tape(layout, "blind", model)
@@ -213,6 +215,7 @@ def test_blind_messages_have_nothing_beside_words_and_sealed_bytes(layout: str, 
     assert any(True for _ in tape(layout, "plain", model).arrays(tape(layout, "plain", model).tasks, "f"))
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 @each_case
 def test_masked_words_of_every_site_are_random_and_all_else_is_as_in_plain(layout: str, model: str) -> None:
     found, plain = tape(layout, "masked", model), tape(layout, "plain", model)
@@ -341,6 +344,7 @@ def with_other_labels(own: Case) -> Case:
     return replace(own, tables={**own.tables, last: replace(own.tables[last], columns=tuple(columns))})
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 @each_case
 def test_other_labels_give_a_recording_of_the_same_outline(layout: str, model: str) -> None:
     other = with_other_labels(case(layout, model))
@@ -357,6 +361,7 @@ def test_another_job_gives_a_recording_of_another_outline() -> None:
         assert other.record("blind").outline != tape("columns", "blind").outline
 
 
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 def test_starts_that_stop_are_not_seen_to_stop() -> None:
     own = replace(case("columns"), model=Mixture(3, n_init=3, max_iter=30, tol=1e-4).steps())
     sizes = {}
@@ -420,6 +425,7 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
 READER = "a reader"
 
 
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_stream_of_masks_is_used_for_two_arrays(layout: str, privacy: str, uses: Uses) -> None:

@@ -1,91 +1,29 @@
-"""`ce.simulate`: a whole job on one machine, and every promise of its interface."""
+"""ce.simulate: what a simulation has, what is left out, secrets, refusals."""
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.simulations import (
+    CLASSES,
+    COLUMNS,
+    JOB,
+    N_OBJECTS,
+    SECRETS,
+    assert_same_bits,
+    labels,
+    table,
+    three_sites,
+    votes,
+)
 
 import ce
 from ce.errors import ConfigError, InputError, Refused
 from ce.labels import LabelTable
 from ce.splits import split
-
-#: Most promises hold after any number of iterations.
-JOB = ce.Job(clusters=3, restarts=2, max_iterations=12)
-N_OBJECTS = 48
-COLUMNS = ("c0", "c1", "c2", "c3", "c4", "c5")
-CLASSES = ("benign", "malign", "unsure")
-SECRETS = {"north": b"n" * 32, "east": b"e" * 32, "south": b"s" * 32}
-
-
-def labels(seed: int = 0, n: int = N_OBJECTS) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 6) noisy clusterings of three groups, and the groups."""
-    rng = np.random.default_rng(seed)
-    truth = rng.integers(0, 3, n)
-    columns = []
-    for _ in COLUMNS:
-        noise = rng.random(n) < 0.25
-        columns.append(np.where(noise, rng.integers(0, 4, n), rng.permutation(4)[:3][truth]))
-    return np.column_stack(columns), truth
-
-
-def votes(truth: np.ndarray, seed: int = 1, wrong: float = 0.2) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    heard = np.where(rng.random(len(truth)) < wrong, rng.integers(0, 3, len(truth)), truth)
-    return np.array(CLASSES)[heard]
-
-
-def table(
-    cells: Any, rows: Any = slice(None), columns: Any = slice(None), names: tuple[str, ...] = COLUMNS
-) -> LabelTable:
-    """Some objects and columns of a pooled array; ids are the pooled row numbers."""
-    at = np.arange(len(names))[columns]
-    own = np.arange(len(cells))[rows]
-    return LabelTable.from_arrays(
-        np.asarray(cells)[own][:, at],
-        ids=[f"o{i}" for i in own],
-        columns=[names[j] for j in at],
-        classifiers=[names[j] for j in at if names[j].startswith("v")],
-    )
-
-
-def three_sites() -> dict[str, LabelTable]:
-    """North and east share objects, all share or hold columns, south has objects of its own."""
-    cells, _ = labels()
-    return {
-        "north": table(cells, slice(0, 30), slice(0, 3)),
-        "east": table(cells, slice(10, 30), slice(3, 6)),
-        "south": table(cells, slice(30, None)),
-    }
-
-
-def assert_same_bits(a: ce.Simulation, b: ce.Simulation) -> None:
-    assert_same_results(a, b)
-    assert (a.exchanges, a.bytes_sent) == (b.exchanges, b.bytes_sent)
-
-
-def assert_same_results(a: ce.Simulation, b: ce.Simulation) -> None:
-    assert set(a.sites) == set(b.sites)
-    for name, own in a.sites.items():
-        other = b.sites[name]
-        assert own.ids.tolist() == other.ids.tolist()
-        assert own.labels.tolist() == other.labels.tolist()
-        assert own.memberships.tobytes() == other.memberships.tobytes()
-    assert a.bound_path.tobytes() == b.bound_path.tobytes()
-    assert a.lower_bound == b.lower_bound
-    assert (a.iterations, a.converged, a.layout, a.kappa) == (b.iterations, b.converged, b.layout, b.kappa)
-    assert set(a.parameters) == set(b.parameters)
-    for name in a.parameters:
-        if name != "beta":
-            np.testing.assert_array_equal(a.parameters[name], b.parameters[name])
-    assert set(a.parameters["beta"]) == set(b.parameters["beta"])
-    for name, beta in a.parameters["beta"].items():
-        assert beta.tobytes() == b.parameters["beta"][name].tobytes()
-
 
 # What a simulation has.
 
@@ -161,6 +99,7 @@ def test_layouts_have_the_papers_names(layout: str, parts: dict[str, tuple[slice
     assert result.layout == layout
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 @pytest.mark.parametrize("how", ["rows:3", "columns:3", "blocks:4"])
 def test_several_sites_are_one_to_the_bit(how: str) -> None:
     cells, _ = labels()
@@ -193,6 +132,7 @@ def test_the_order_of_the_sites_means_nothing(model: str) -> None:
         assert_same_bits(results[0], other)
 
 
+@pytest.mark.promise("The bound never decreases, and is the one of the papers.")
 @pytest.mark.parametrize(
     ("model", "key", "iterations"),
     # bce: 50 iterations at a fixed alpha, 10 Newton steps, then joint ones.
@@ -446,305 +386,6 @@ def test_no_label_that_the_model_uses() -> None:
     panel = {"panel": table(votes(truth)[:, None], names=("v0",))}
     with pytest.raises(InputError, match="no object has a label that this model uses"):
         ce.simulate(JOB, panel)
-
-
-# Who may see what.
-
-
-@pytest.mark.parametrize("model", ["bce", "mixture", "bc3e"])
-@pytest.mark.parametrize("secrets", [None, SECRETS | {"west": b"w" * 32}], ids=["seeded", "secret"])
-def test_every_mode_gives_the_same_bits(model: str, secrets: dict[str, bytes] | None) -> None:
-    tables = three_sites()
-    if model == "bc3e":
-        job = ce.Job(model=model, restarts=2)
-        tables["west"] = table(votes(labels()[1])[:, None], slice(5, 40), names=("v0",))
-    else:
-        job = ce.Job(clusters=3, model=model, restarts=2, max_iterations=12)
-    plain, masked, blind = (
-        ce.simulate(job, tables, privacy=mode, secrets=secrets) for mode in ("plain", "masked", "blind")
-    )
-    assert [result.privacy for result in (plain, masked, blind)] == ["plain", "masked", "blind"]
-    assert_same_bits(plain, masked)
-    assert_same_results(plain, blind)
-    # Keys, decisions, and shares of blocks that not all sites hold, go back and forth besides.
-    assert blind.exchanges > plain.exchanges
-    assert blind.bytes_sent > plain.bytes_sent
-
-
-@pytest.mark.parametrize("model", ["bce", "mixture"])
-def test_a_column_of_some_members_of_a_block_gives_the_same_bits_in_every_mode(model: str) -> None:
-    """Who claims its cells only its holders know; what all members have in common is less."""
-    cells, _ = labels()
-    first = np.column_stack([np.where(np.arange(N_OBJECTS) < 20, cells[:, 0], -1), cells[:, 1]])
-    second = np.column_stack([np.where(np.arange(N_OBJECTS) < 20, -1, cells[:, 0]), cells[:, 2]])
-    tables = {
-        "north": table(first, names=("c0", "c1")),
-        "east": table(second, names=("c0", "c2")),
-        "south": table(cells, columns=slice(3, 6)),
-    }
-    job = ce.Job(clusters=3, model=model, restarts=2, max_iterations=5)
-    plain, masked, blind = (ce.simulate(job, tables, privacy=mode) for mode in ("plain", "masked", "blind"))
-    assert_same_bits(plain, masked)
-    assert_same_results(plain, blind)
-
-
-@pytest.mark.parametrize(
-    ("asked", "given", "mode"),
-    [
-        ("plain", None, "plain"),
-        ("masked", None, "masked"),
-        ("blind", None, "blind"),
-        ("blind", "plain", "plain"),
-        ("plain", "blind", "blind"),
-    ],
-)
-def test_the_mode_is_the_jobs_unless_another_is_given(asked: str, given: str | None, mode: str) -> None:
-    job = ce.Job(clusters=3, restarts=1, max_iterations=3, privacy=asked)
-    assert ce.simulate(job, three_sites(), privacy=given).privacy == mode
-
-
-def test_masked_is_the_mode_of_a_job_that_says_nothing() -> None:
-    assert ce.simulate(JOB, three_sites()).privacy == "masked"
-
-
-# A site's rules.
-
-#: Rules that everything keeps, to be replaced one at a time.
-LAX: dict[str, Any] = {
-    "weakest_privacy": "plain",
-    "min_sites": 1,
-    "min_objects": 1,
-    "min_foreign_columns": 0,
-    "min_classifiers": 0,
-}
-
-
-def two_sites() -> dict[str, LabelTable]:
-    """Each has three columns and objects of its own; ten objects are known to both."""
-    cells, _ = labels()
-    return {"north": table(cells, slice(0, 30), slice(0, 3)), "south": table(cells, slice(20, None), slice(3, 6))}
-
-
-def test_rules_that_are_kept_change_nothing() -> None:
-    assert_same_bits(ce.simulate(JOB, two_sites()), ce.simulate(JOB, two_sites(), policy=LAX))
-    cells, _ = labels()
-    tables = {f"site{at}": table(cells, slice(at, None, 2)) for at in range(2)}
-    assert ce.simulate(JOB, tables, policy=LAX | {"min_sites": 2, "min_objects": 20}).excluded == ()
-
-
-@pytest.mark.parametrize(
-    ("keys", "rule"),
-    [
-        ({"weakest_privacy": "blind"}, "weakest_privacy"),
-        ({"min_sites": 3}, "min_sites"),
-        ({"min_sites": 2, "min_objects": 29}, "min_sites"),  # of two sites one does not count
-        ({"models": ["mixture"]}, "models"),
-        ({"min_objects": 11, "below_minimum": "refuse"}, "min_objects"),
-        ({"min_foreign_columns": 4, "below_minimum": "refuse"}, "min_foreign_columns"),
-        ({}, "min_sites"),  # that of the defaults, which ask for three
-    ],
-)
-def test_a_job_that_breaks_a_rule_is_refused_by_its_name(keys: dict[str, Any], rule: str) -> None:
-    with pytest.raises(Refused) as caught:
-        ce.simulate(JOB, two_sites(), policy=LAX | keys if keys else {})
-    assert caught.value.rule == rule
-    assert f"(rule: {rule})" in str(caught.value)
-
-
-def test_weaker_modes_than_a_rule_asks_for_are_refused() -> None:
-    for weakest, mode, fits in (
-        ("masked", "plain", False),
-        ("masked", "masked", True),
-        ("masked", "blind", True),
-        ("blind", "masked", False),
-    ):
-        policy = LAX | {"weakest_privacy": weakest}
-        if fits:
-            assert ce.simulate(JOB, two_sites(), privacy=mode, policy=policy).privacy == mode
-        else:
-            with pytest.raises(Refused, match=f'the job\'s sums are "{mode}"'):
-                ce.simulate(JOB, two_sites(), privacy=mode, policy=policy)
-
-
-@pytest.mark.parametrize("privacy", ["masked", "blind"])
-@pytest.mark.parametrize("keys", [{"min_objects": 11}, {"min_foreign_columns": 4}], ids=lambda keys: next(iter(keys)))
-def test_objects_below_a_minimum_take_no_part_are_listed_and_get_their_labels_afterwards(
-    keys: dict[str, int], privacy: str
-) -> None:
-    tables, job = two_sites(), ce.Job(clusters=3, restarts=3)
-    ((rule, _),) = keys.items()
-    result = ce.simulate(job, tables, privacy=privacy, policy=LAX | keys, secrets=SECRETS)
-    assert [(e.site, e.rule, e.objects, e.columns) for e in result.excluded] == [
-        ("north", rule, 10, ()),
-        ("south", rule, 10, ()),
-    ]
-    # The others see a job in which these never were.
-    kept = {"north": np.arange(20), "south": np.arange(10, 28)}
-    fewer = {site: tables[site].select(rows) for site, rows in kept.items()}
-    without = ce.simulate(job, fewer, privacy=privacy, secrets=SECRETS)
-    assert without.bound_path.tobytes() == result.bound_path.tobytes()
-    for site, rows in kept.items():
-        own = result.sites[site]
-        assert own.ids.tolist() == tables[site].ids.tolist()
-        assert own.memberships[rows].tobytes() == without.sites[site].memberships.tobytes()
-        np.testing.assert_allclose(own.memberships.sum(axis=1), 1.0, rtol=1e-12)
-        assert own.labels.tolist() == own.memberships.argmax(axis=1).tolist()
-        # Each is labelled by its site alone, as an object of that site with the same labels was.
-        cells = np.column_stack([column.codes for column in tables[site].columns])  # type: ignore[misc]
-        left_out = np.setdiff1d(np.arange(len(cells)), rows)
-        alike = [(at, other) for at in left_out for other in rows if (cells[at] == cells[other]).all()]
-        assert alike
-        for at, other in alike:
-            np.testing.assert_allclose(own.memberships[at], own.memberships[other], atol=1e-3)
-
-
-def test_columns_below_a_minimum_take_no_part_and_are_listed_by_name() -> None:
-    cells, _ = labels()
-    tables = {
-        "north": table(cells, slice(0, 16)),
-        "east": table(cells, slice(16, 32)),
-        "south": table(cells, slice(32, None), slice(0, 5)),
-    }
-    result = ce.simulate(JOB, tables, policy=LAX | {"min_sites": 3})
-    assert [(e.site, e.rule, e.objects, e.columns) for e in result.excluded] == [
-        ("north", "min_sites", 0, ("c5",)),
-        ("east", "min_sites", 0, ("c5",)),
-    ]
-    assert set(result.parameters["beta"]) == set(COLUMNS[:5])
-    without = {site: own.select(columns=COLUMNS[:5]) for site, own in tables.items()}
-    assert_same_bits(result, ce.simulate(JOB, without))
-
-
-def test_a_site_of_which_nothing_is_left_refuses() -> None:
-    with pytest.raises(Refused, match="all objects or all columns of this site") as caught:
-        ce.simulate(JOB, three_sites(), policy=LAX | {"min_foreign_columns": 4})
-    assert caught.value.rule == "min_foreign_columns"
-
-
-def test_rules_may_stand_in_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "policy.toml"
-    path.write_text(
-        'weakest_privacy = "plain"\nmin_sites = 1\nmin_objects = 11\nmin_foreign_columns = 0\nmin_classifiers = 0\n'
-    )
-    asked = {"min_objects": 11}
-    assert_same_bits(ce.simulate(JOB, two_sites(), policy=str(path)), ce.simulate(JOB, two_sites(), policy=LAX | asked))
-
-
-def test_randomised_labels_are_the_same_every_time_and_not_the_true_ones() -> None:
-    tables = two_sites()
-    first, again, true = (
-        ce.simulate(JOB, tables, policy=LAX | {"randomise": p}, secrets=SECRETS) for p in (0.3, 0.3, 0.0)
-    )
-    assert_same_bits(first, again)
-    assert first.bound_path[0] != true.bound_path[0]
-    assert_same_bits(true, ce.simulate(JOB, tables, secrets=SECRETS))
-
-
-# Classes.
-
-
-def panel_and_clusterings() -> tuple[dict[str, LabelTable], np.ndarray]:
-    """A site that holds only classifiers, and two that hold only clusterings of the same and of other objects."""
-    cells, truth = labels(seed=8)
-    heard = np.column_stack([votes(truth, seed) for seed in (1, 2, 3)])
-    tables = {
-        "panel": table(heard, slice(0, 40), names=("v0", "v1", "v2")),
-        "north": table(cells, slice(None), slice(0, 3)),
-        "south": table(cells, slice(20, None), slice(3, 6)),
-    }
-    return tables, np.array(CLASSES)[truth]
-
-
-def test_a_site_that_holds_only_classifiers() -> None:
-    tables, truth = panel_and_clusterings()
-    result = ce.simulate(ce.Job(model="bc3e"), tables)
-    assert result.classes == CLASSES
-    assert set(result.parameters) == {"mu", "sigma2", "delta2", "beta"}
-    assert result.parameters["mu"].shape == result.parameters["sigma2"].shape == (3,)
-    assert isinstance(result.parameters["delta2"], float)
-    assert set(result.parameters["beta"]) == set(COLUMNS)
-    assert result.kappa is not None
-    assert 0.3 < result.kappa <= 1
-    assert result.excluded == ()
-    for name, own in result.sites.items():
-        assert own.labels.tolist() == np.array(CLASSES)[own.memberships.argmax(axis=1)].tolist()
-        right = own.labels == truth[[int(i[1:]) for i in tables[name].ids]]
-        assert right.mean() > 0.75, name
-    assert result.iterations == 10
-
-
-def test_classes_given_by_number_name_or_not_at_all() -> None:
-    tables, _ = panel_and_clusterings()
-    found = ce.simulate(ce.Job(model="bc3e"), tables)
-    for names in (CLASSES, tuple(reversed(CLASSES))):
-        given = ce.simulate(ce.Job(model="bc3e", classes=names), tables)
-        assert given.classes == names
-        for name, own in given.sites.items():
-            assert own.labels.tolist() == found.sites[name].labels.tolist()
-    codes = [np.searchsorted(CLASSES, panel) for panel in (votes(labels(seed=8)[1], seed) for seed in (1, 2, 3))]
-    tables["panel"] = table(np.column_stack(codes), slice(0, 40), names=("v0", "v1", "v2"))
-    for numbered in (ce.Job(model="bc3e"), ce.Job(model="bc3e", classes=3)):
-        result = ce.simulate(numbered, tables)
-        assert result.classes == (0, 1, 2)
-        for name, own in result.sites.items():
-            assert own.memberships.tobytes() == found.sites[name].memberships.tobytes()
-            assert np.array(CLASSES)[own.labels].tolist() == found.sites[name].labels.tolist()
-
-
-def test_a_class_that_nobody_votes_for() -> None:
-    tables, _ = panel_and_clusterings()
-    result = ce.simulate(ce.Job(model="bc3e", classes=(*CLASSES, "never")), tables)
-    assert result.classes == (*CLASSES, "never")
-    assert result.sites["north"].memberships.shape == (N_OBJECTS, 4)
-    assert not any((own.labels == "never").any() for own in result.sites.values())
-
-
-def test_votes_for_other_classes_are_refused_without_naming_them() -> None:
-    tables, _ = panel_and_clusterings()
-    with pytest.raises(InputError, match="classifiers use 1 class names that are not among the 2 given") as caught:
-        ce.simulate(ce.Job(model="bc3e", classes=("benign", "malign")), tables)
-    assert "unsure" not in str(caught.value)
-    with pytest.raises(InputError, match="3 class names"):
-        ce.simulate(ce.Job(model="bc3e", classes=3), tables)
-
-
-def test_bc3e_needs_a_classifier() -> None:
-    with pytest.raises(InputError, match="no classifier"):
-        ce.simulate(ce.Job(model="bc3e", classes=3), three_sites())
-
-
-def test_an_object_without_label_and_vote_has_no_class() -> None:
-    tables, _ = panel_and_clusterings()
-    cells = np.full((1, 3), -1)
-    stranger = LabelTable.from_arrays(
-        np.vstack([cells, labels(seed=8)[0][48:, :3], [[0, 0, 0]]]), ids=["o900", "o901"], columns=COLUMNS[:3]
-    )
-    result = ce.simulate(ce.Job(model="bc3e"), tables | {"west": stranger})
-    assert [(e.site, e.objects) for e in result.excluded] == [("west", 1)]
-    assert result.sites["west"].labels[0] == ""
-    assert result.sites["west"].labels[1] in CLASSES
-    np.testing.assert_allclose(result.sites["west"].memberships.sum(axis=1), 1.0, rtol=1e-12)
-
-
-@pytest.mark.parametrize("keys", [{"posterior": "factorised"}, {"start": "diffused"}, {"local_loops": 2}])
-def test_bc3es_own_keys_reach_the_model(keys: dict[str, Any]) -> None:
-    tables, _ = panel_and_clusterings()
-    plain = ce.simulate(ce.Job(model="bc3e"), tables)
-    other = ce.simulate(ce.Job(model="bc3e", **keys), tables)
-    # Diffusion takes exchanges of its own, whether or not its outcome is trusted with the start.
-    assert (other.bound_path.tobytes(), other.exchanges) != (plain.bound_path.tobytes(), plain.exchanges)
-
-
-@pytest.mark.parametrize(
-    "keys", [{"local_loops": 2}, {"schedule": "newton"}, {"smoothing": 0.5}, {"max_iterations": 15}, {"restarts": 1}]
-)
-def test_bces_own_keys_reach_the_model(keys: dict[str, Any]) -> None:
-    tables = {name: own for name, own in three_sites().items() if name != "south"}
-    given: dict[str, Any] = {"clusters": 3, "restarts": 4, "max_iterations": 60, "tolerance": 0}
-    plain = ce.simulate(ce.Job(**given), tables)
-    other = ce.simulate(ce.Job(**given | keys), tables)
-    assert (other.bound_path.tobytes(), other.bytes_sent) != (plain.bound_path.tobytes(), plain.bytes_sent)
-    assert (other.iterations, other.converged) == (keys.get("max_iterations", 60), False)
 
 
 # Small corners.

@@ -17,6 +17,7 @@ from ce.protocol.local_run import run
 from ce.protocol.messages.task import Task
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 @pytest.mark.parametrize("name", models(2))
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(

@@ -10,7 +10,7 @@ from ce.job import Job
 from ce.labels import Column, LabelTable
 from ce.models import BCE
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts
-from ce.protocol.local_run import run
+from ce.protocol.local_run import Run, run
 from ce.protocol.topology.enrolment import enrolment
 from ce.protocol.topology.topology import Topology, align
 from ce.simulation import simulate
@@ -73,8 +73,8 @@ def test_categories_of_a_shared_column_are_the_union() -> None:
     assert found.columns[0].categories == (1, 2, 3)
 
 
-def fit(**tables: LabelTable) -> None:
-    run(BCE(2, n_init=1, max_iter=2).steps(), tables, {site: SeededStarts(0) for site in tables})
+def fit(**tables: LabelTable) -> Run:
+    return run(BCE(2, n_init=1, max_iter=2).steps(), tables, {site: SeededStarts(0) for site in tables})
 
 
 def test_a_cell_at_two_sites_is_refused_by_rule_without_naming_the_object() -> None:
@@ -89,11 +89,15 @@ def test_a_cell_at_two_sites_is_refused_by_rule_without_naming_the_object() -> N
     assert SECRET not in str(caught.value)
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 def test_a_shared_column_may_be_completed_by_another_site() -> None:
-    fit(
+    shared = fit(
         north=table(["1", "2", "3"], a=[0, 1, -1], b=[0, 0, 1]),
         south=table(["3", "8"], a=[1, 0]),
     )
+    pooled = fit(here=table(["1", "2", "3", "8"], a=[0, 1, 1, 0], b=[0, 0, 1, -1])).sites["here"].memberships()
+    np.testing.assert_array_equal(shared.sites["north"].memberships(), pooled[:3])
+    np.testing.assert_array_equal(shared.sites["south"].memberships(), pooled[2:])
 
 
 @pytest.mark.parametrize(
@@ -115,6 +119,7 @@ def test_clashing_columns_are_refused_by_name(theirs: LabelTable, what: str) -> 
     assert caught.value.rule == "clashing column"
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_nothing_that_is_printed_shows_an_id_a_label_or_a_key() -> None:
     """What ends up in a log by accident: the repr of everything that holds labels or keys."""
     labels = LabelTable.from_arrays([["LABEL1"], ["LABEL2"]], ids=[SECRET, "2"], columns=["a"])

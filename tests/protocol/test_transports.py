@@ -172,6 +172,7 @@ class TestLoopback(Encoded):
         return Loopback(sites)
 
 
+@pytest.mark.promise("Every transport gives the same bits: in process, gRPC, real daemons.")
 def test_both_ways_send_the_same_bytes() -> None:
     rng = np.random.default_rng(3)
     rounds = [
@@ -208,6 +209,7 @@ def test_every_setting_of_a_stream_is_one_that_grpc_knows() -> None:
         assert [name for name in names if name.encode() not in library] == []
 
 
+@pytest.mark.promise("Every transport gives the same bits: in process, gRPC, real daemons.")
 @pytest.mark.parametrize(
     ("model", "layout"), [("bce", "rows"), ("mixture", "columns"), ("bc3e", "ragged")], ids=lambda value: value
 )

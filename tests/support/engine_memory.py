@@ -23,11 +23,11 @@ from ce.models.bc3e import BC3E
 from ce.models.bce import BCE
 from ce.models.mixture import Mixture
 from ce.privacy.pair_keys import EphemeralKey
+from ce.protocol.attempt import Attempt
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import pack
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
-from ce.protocol.attempt import Attempt
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
 from ce.protocol.modes.contributor import member
 from ce.protocol.topology.enrolment import enrolment, with_tokens

@@ -18,8 +18,8 @@ import ce
 from ce.errors import CeError
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import sign_enrolment
-from ce.protocol.topology.enrolment import summary_of
-from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, summary_of
+from ce.testing import FrameByFrame, make_sites, write_labels
 from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles
@@ -31,8 +31,6 @@ from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import site_pb2 as pb
 from support.mutations import MARK, damaged, mutated
 from support.problems import deal, problem, ragged
-from support.processes import write_labels
-from support.tabletop import Table, make_sites
 
 SITES = ("north", "south", "west")
 SECRETS = {site: hashlib.sha256(site.encode()).digest() for site in SITES}
@@ -50,7 +48,7 @@ TOGETHER = job_of("together", *SITES)
 WITHOUT = {site: job_of(f"without-{site}", *(other for other in SITES if other != site)) for site in SITES}
 
 
-class BusyTable(Table):
+class BusyJobs(FrameByFrame):
     """Frames of different streams overtake each other, and computations end when they like."""
 
     def __init__(self, sites: Mapping[str, ClientSettings], rng: Random, limits: Limits | None = None) -> None:
@@ -72,7 +70,7 @@ class BusyTable(Table):
 
     def step(self) -> bool:
         choices: list[tuple[str, Any]] = [("up", session) for session in dict(self.up)]
-        choices += [("down", site) for site, frames in self.down.items() if frames and self.seats[site].session]
+        choices += [("down", site) for site, frames in self.down.items() if frames and self.sites[site].session]
         choices += [("work", at) for at in range(len(self.work))]
         if not choices:
             return False
@@ -102,7 +100,7 @@ class BusyTable(Table):
             super().deliver_up()
             return
         rng = Random(self.corrupting[site].pop())
-        false = corrupted(pb.SiteFrame.FromString(frame), self.seats[site].site_files, rng)
+        false = corrupted(pb.SiteFrame.FromString(frame), self.sites[site].site_files, rng)
         if rng.random() < 0.5:
             self.up.popleft()  # instead of the right one; otherwise before it
         if false is None:
@@ -111,7 +109,7 @@ class BusyTable(Table):
             self.send(site, false)
 
     def lose(self, site: str) -> None:
-        if self.seats[site].session is not None:
+        if self.sites[site].session is not None:
             self.lose_stream(site)
 
     def forget(self, site: str) -> None:
@@ -121,24 +119,24 @@ class BusyTable(Table):
 
     def send(self, site: str, frame: pb.SiteFrame) -> None:
         """A frame that no participant made, at once."""
-        session = self.seats[site].session
+        session = self.sites[site].session
         if session is not None:
             self.do(self.machine.received(session, frame, self.now))
 
     def greet(self, site: str, hello: pb.Hello) -> bool:
         """Another stream of the same site, which says what it likes. Whether it is let in."""
-        seat = self.seats[site]
+        played_site = self.sites[site]
         self._numbers += 1
         session = self._numbers
         try:
             steps = self.machine.connected(session, site, self.machine.sites[site].fingerprint, hello, self.now)
         except CeError:
             return False  # before anything has changed
-        self.up = deque((s, frame) for s, frame in self.up if s != seat.session)
+        self.up = deque((s, frame) for s, frame in self.up if s != played_site.session)
         self.down[site].clear()
         self._sessions[session] = site
-        seat.session = session
-        for site_attempt in seat.site_attempts.values():
+        played_site.session = session
+        for site_attempt in played_site.site_attempts.values():
             site_attempt.disconnected()
         self.do(steps)
         return True
@@ -147,7 +145,7 @@ class BusyTable(Table):
         """Go on, closed streams opened again, until nothing more happens."""
         for _ in range(30):
             self.run()
-            closed = [site for site, seat in self.seats.items() if seat.session is None]
+            closed = [site for site, played_site in self.sites.items() if played_site.session is None]
             if not closed:
                 return
             self.connect(*closed)
@@ -185,19 +183,19 @@ class Scene:
                 frames[site].extend(map(pb.SiteFrame.FromString, sent))
         return cls(scene.sites, bits, frames)
 
-    def begin(self, rng: Random, *jobs: ce.Job, limits: Limits | None = None) -> BusyTable:
+    def begin(self, rng: Random, *jobs: ce.Job, limits: Limits | None = None) -> BusyJobs:
         """A table with these jobs submitted and all sites connected, which know nothing of former ones."""
         for site in self.sites.values():
             shutil.rmtree(site.results, ignore_errors=True)
             for job in (TOGETHER, *WITHOUT.values(), *jobs):
                 AttemptHistory(site.state).forget(job.name)
-        table = BusyTable(self.sites, rng, limits)
+        table = BusyJobs(self.sites, rng, limits)
         table.connect()
         for job in jobs:
             table.submit(job.definition(), job.name)
         return table
 
-    def results(self, table: Table, job: ce.Job) -> tuple[Any, ...]:
+    def results(self, table: FrameByFrame, job: ce.Job) -> tuple[Any, ...]:
         """The operator's report, but for the traffic, and every site's memberships. The job must be done."""
         record = table.machine.records[job.name]
         assert (record.state, record.reason) == ("done", "")
@@ -222,13 +220,13 @@ class Trouble:
 WHAT = ("frame", "frame", "repeat", "corrupt", "corrupt", "corrupt", "hello", "lose", "forget", "connect")
 
 
-def cause(scene: Scene, table: BusyTable, site: str, trouble: Trouble) -> None:
+def cause(scene: Scene, table: BusyJobs, site: str, trouble: Trouble) -> None:
     rng = Random(trouble.seed)
     if trouble.what == "lose":
         table.lose(site)
     elif trouble.what == "forget":
         table.forget(site)
-    elif trouble.what == "connect" or table.seats[site].session is None:
+    elif trouble.what == "connect" or table.sites[site].session is None:
         table.connect(site)
     elif trouble.what == "hello":
         hello = pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16))
@@ -247,13 +245,13 @@ def cause(scene: Scene, table: BusyTable, site: str, trouble: Trouble) -> None:
             table.send(site, frame)
 
 
-def lie(scene: Scene, table: BusyTable, site: str, rng: Random) -> pb.SiteFrame | None:
+def lie(scene: Scene, table: BusyJobs, site: str, rng: Random) -> pb.SiteFrame | None:
     """A frame of another moment, another site or another job, perhaps corrupted; None: it cannot even be read."""
     whose = site if rng.random() < 0.8 else rng.choice(SITES)
     frame = odd_frame(rng) if rng.random() < 0.15 else rng.choice(scene.frames[whose])
     false: pb.SiteFrame | None = pb.SiteFrame.FromString(frame.SerializeToString())
     if rng.random() < 0.7:
-        false = corrupted(frame, table.seats[site].site_files, rng)
+        false = corrupted(frame, table.sites[site].site_files, rng)
     kind = None if false is None else false.WhichOneof("frame")
     if kind not in (None, "hello", "goodbye") and rng.random() < 0.7:
         run = table.machine.runs.get(TOGETHER.name)

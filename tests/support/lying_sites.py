@@ -1,6 +1,6 @@
 """A coordinator that lies, and honest sites: what reaches a chosen site is rewritten on the way.
 
-A `LyingTable` is a table whose coordinator tells some sites something else than the others, and answers in their stead
+A `LyingJob` is a table whose coordinator tells some sites something else than the others, and answers in their stead
 where its own machine would be confused by that. Where no machine could follow, `ask` puts a task to a site by hand.
 """
 
@@ -27,6 +27,7 @@ from ce.identity.keys import PrivateKey, make_key
 from ce.identity.names import Identity
 from ce.job import Job
 from ce.protocol.messages.task import Answer, Array, Task, task_digest
+from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels
 from ce.transport.array_chunks import Collector, to_chunks
 from ce.transport.frames import AnswerReader, task_frames, task_header
 from ce_client.attempt.attempt import SiteAttempt
@@ -36,8 +37,6 @@ from ce_client.state.rosters import Rosters
 from ce_coordinator.core.records import JobRecord
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
-from support.processes import write_labels
-from support.tabletop import PERMISSIVE, Table, make_sites
 
 SITES = ("east", "north", "west")
 SECRETS = {site: hashlib.sha256(site.encode()).digest() for site in SITES}
@@ -137,10 +136,10 @@ class Scene:
         for settings in self.sites.values():
             Rosters(settings.state).allow(roster, NAME)
 
-    def begin(self, job: ce.Job, *lies: Lie, policies: Policies | None = None) -> LyingTable:
+    def begin(self, job: ce.Job, *lies: Lie, policies: Policies | None = None) -> LyingJob:
         """A table with the job submitted and all sites connected."""
         self.clear(policies)
-        table = LyingTable(self.sites, lies)
+        table = LyingJob(self.sites, lies)
         table.connect()
         table.submit(job.definition())
         return table
@@ -154,7 +153,7 @@ class Scene:
 
 # Lies.
 
-Change = Callable[[Any, "LyingTable"], Any]
+Change = Callable[[Any, "LyingJob"], Any]
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ class Lie:
         return kind != "task" or (self.step in (0, message.step) and self.iteration in (0, message.iteration))
 
 
-class LyingTable(Table):
+class LyingJob(FrameByFrame):
     """A table whose coordinator lies, and notes what that leads to."""
 
     def __init__(self, sites: Mapping[str, ClientSettings], lies: Sequence[Lie] = ()) -> None:
@@ -207,7 +206,7 @@ class LyingTable(Table):
             self.since[site] = []
             if kind == "task" and lie.signed:
                 self._honest[site, frame.task.epoch, frame.task.round] = frame.task.digest
-                sign(frame.task, self.seats[site].site_attempts[NAME].attempt.job_digest)
+                sign(frame.task, self.sites[site].site_attempts[NAME].attempt.job_digest)
         self.down[site][0] = frame.SerializeToString()
         self.told[site].append(frame)
         before = len(self.up)
@@ -215,7 +214,7 @@ class LyingTable(Table):
         replies = [pb.SiteFrame.FromString(data) for _, data in list(self.up)[before:]]
         if site in self.since:
             self.since[site] += replies
-        site_attempt = self.seats[site].site_attempts.get(NAME)
+        site_attempt = self.sites[site].site_attempts.get(NAME)
         if site_attempt is not None and site_attempt.refusal is not None:
             self.refusals[site] = site_attempt.refusal
 
@@ -243,13 +242,13 @@ class LyingTable(Table):
             wanted = task.WhichOneof("frame") == "task" and step in (0, task.task.step)
             return wanted and iteration in (0, task.task.iteration)
 
-        while not all(map(waits, self.seats)):
+        while not all(map(waits, self.sites)):
             if self.up:
                 self.deliver_up()
                 continue
-            self.deliver_down(next(site for site in self.seats if self.down[site] and not waits(site)))
-        self.waiting = {site: pb.CoordinatorFrame.FromString(self.down[site].popleft()).task for site in self.seats}
-        return {site: seat.site_attempts[NAME] for site, seat in self.seats.items()}
+            self.deliver_down(next(site for site in self.sites if self.down[site] and not waits(site)))
+        self.waiting = {site: pb.CoordinatorFrame.FromString(self.down[site].popleft()).task for site in self.sites}
+        return {site: played_site.site_attempts[NAME] for site, played_site in self.sites.items()}
 
     def begin_again(self, site: str) -> None:
         """A site has lost its memory: a new epoch."""
@@ -280,7 +279,7 @@ def put(chunks: arrays_pb2.ArrayChunks, arrays: Mapping[str, Array]) -> None:
 def with_arrays(change: Callable[[dict[str, Array]], Any]) -> Change:
     """A lie about the arrays of an alignment or a task."""
 
-    def lie(message: Any, table: LyingTable) -> None:
+    def lie(message: Any, table: LyingJob) -> None:
         arrays = arrays_of(message.chunks)
         change(arrays)
         put(message.chunks, arrays)
@@ -363,14 +362,14 @@ def set_to(name: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda message: setattr(message, name, value(getattr(message, name)))
 
 
-def older(message: pb.Alignment, table: LyingTable) -> None:
+def older(message: pb.Alignment, table: LyingJob) -> None:
     """North has signed both: the first with the objects that it then leaves out. So it would seem a larger crowd."""
     own, before = (enrolment_in(m, "north") for m in (message, earlier("alignment", table)))
     assert (own.objects, before.objects) == (7, 9)
     own.CopyFrom(before)
 
 
-def earlier(kind: str, table: LyingTable, site: str = HEARER) -> Any:
+def earlier(kind: str, table: LyingJob, site: str = HEARER) -> Any:
     """What the site was told in the first epoch."""
     return next(
         getattr(frame, kind)
@@ -396,7 +395,7 @@ def truth_fixture(scene: Scene) -> Heard:
     return table.heard
 
 
-def assert_refused(table: LyingTable, error: type[CeError], says: str, site: str = HEARER) -> None:
+def assert_refused(table: LyingJob, error: type[CeError], says: str, site: str = HEARER) -> None:
     """The site has refused, in these words, and said nothing else since it was lied to."""
     refusal = table.refusals[site]
     assert type(refusal) is error
@@ -408,7 +407,7 @@ def assert_refused(table: LyingTable, error: type[CeError], says: str, site: str
     assert record.reason.startswith(f"{site}: ")
 
 
-def assert_broken(table: LyingTable) -> None:
+def assert_broken(table: LyingJob) -> None:
     """Whoever reads the totals has found that they cannot be: in `masked` the home, which says so; in `blind` members,
     which say to others only that they have found something."""
     record = table.record
@@ -424,7 +423,7 @@ def assert_broken(table: LyingTable) -> None:
         assert error.law in LAWS
 
 
-def assert_noise(table: LyingTable, truth: Heard, name: str) -> None:
+def assert_noise(table: LyingJob, truth: Heard, name: str) -> None:
     """What the liar adds up of the last round has nothing in common with the total that it wanted."""
     round_ = max(at for at, other in table.heard if other == name)
     got, true = (total_of(heard[round_, name]) for heard in (table.heard, truth))

@@ -37,12 +37,12 @@ import ce
 from ce.identity.authority import Authority
 from ce.identity.keys import make_key, write_key
 from ce.identity.names import Identity
+from ce.testing import make_sites, write_labels
 from ce_client.state.rosters import Rosters
 from ce_coordinator.cli.operator_call import call
 from ce_coordinator.config import CoordinatorSettings
 from ce_proto.v1 import operator_pb2 as pb
 from support.nursery import Child, Nursery
-from support.tabletop import make_sites
 
 PATIENCE_S = 60.0
 #: The variable that lets daemons be forked.
@@ -303,23 +303,3 @@ class Deployment:
             rows = list(csv.reader(file))[1:]
         memberships = np.array([[float(value) for value in row[3:]] for row in rows])
         return [row[0] for row in rows], [row[1] for row in rows], memberships
-
-
-def write_labels(path: Path, table: ce.LabelTable) -> None:
-    """A label file as docs/formats.md says; soft columns become one column per category."""
-    header: list[str] = ["id"]
-    columns: list[list[object]] = []
-    for column in table.columns:
-        prefix = "clf:" if column.kind == "classifier" else ""
-        if column.codes is not None:
-            header.append(prefix + column.name)
-            columns.append(["" if code < 0 else column.categories[code] for code in column.codes])
-            continue
-        assert column.probabilities is not None
-        for at, category in enumerate(column.categories):
-            header.append(f"{prefix or 'soft:'}{column.name}={category}")
-            columns.append(["" if np.isnan(p) else repr(float(p)) for p in column.probabilities[:, at]])
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(zip(table.ids, *columns, strict=True))

@@ -1,4 +1,4 @@
-"""A table whose coordinator is the real runner, on an event loop: records, timers and threads, without a socket."""
+"""Frame by frame, with the coordinator's real runner on an event loop: records, timers, threads; no socket."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ce.service.checkpoints import Checkpoints
+from ce.testing import FrameByFrame
 from ce_client.config import ClientSettings
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.events import JobSubmitted
@@ -17,7 +18,6 @@ from ce_coordinator.core.records import JobRecord, SiteRecord
 from ce_coordinator.service.runner import Runner
 from ce_coordinator.store.interface import Store, StoreFailed
 from ce_coordinator.store.memory import MemoryStore
-from support.tabletop import Table
 
 
 class Disk(MemoryStore):
@@ -40,7 +40,7 @@ class Disk(MemoryStore):
         super().save_site(record)
 
 
-class ConductedTable(Table):
+class RunnerFrameByFrame(FrameByFrame):
     """Made, and used, while an event loop runs."""
 
     def __init__(
@@ -56,7 +56,7 @@ class ConductedTable(Table):
         super().__init__(sites, limits, interval)
         interval = interval or CheckpointInterval(every_s=86_400)
         self.machine = Machine("table", "test", limits or Limits(), 1, store.jobs(), store.sites(), interval)
-        self.machine.know({name: seat.site_files.settings.name for name, seat in self.seats.items()})
+        self.machine.know({name: played_site.site_files.settings.name for name, played_site in self.sites.items()})
         self.runner = Runner(self.machine, store, checkpoints or self.checkpoints)
         self.now = self.runner.now()
         self.runner.start()
@@ -65,25 +65,25 @@ class ConductedTable(Table):
         if self.runner is None:
             return
         for session, site in self._sessions.items():
-            if self.seats[site].session == session and session not in self.runner._streams:
+            if self.sites[site].session == session and session not in self.runner._streams:
                 self.runner.opened(session)
         self.runner.carry_out(steps)
         self.fetch()
 
     def fetch(self) -> None:
-        """Frames that wait on streams come on the table."""
+        """Frames that wait on streams go on their way."""
         assert self.runner is not None
         for session, stream in list(self.runner._streams.items()):
             site = self._sessions[session]
             while not stream.frames.empty():
                 frames = stream.frames.get_nowait()
-                if self.seats[site].session == session:
+                if self.sites[site].session == session:
                     self.down[site].extend(frame.SerializeToString() for frame in frames)
             if stream.closed.done():
                 self.closed_with[session] = stream.closed.result()
                 self.closed.append((site, str(stream.closed.result())))
-                if self.seats[site].session == session:
-                    self.seats[site].session = None
+                if self.sites[site].session == session:
+                    self.sites[site].session = None
                     self.down[site].clear()
                 self.runner.ended(session, "closed")
 
@@ -93,7 +93,7 @@ class ConductedTable(Table):
         self.fetch()
 
     async def rest(self) -> None:
-        """Go on, also with what threads do, until nothing moves."""
+        """Deliver frames and wait for threads until nothing is under way."""
         assert self.runner is not None
         while True:
             self.run()

@@ -46,8 +46,8 @@ def assert_equal_runs(one: Run, other: Run, tables: dict[str, LabelTable]) -> No
     assert other.outcome.winner == one.outcome.winner
     assert {s: p.bounds for s, p in other.outcome.paths.items()} == {s: p.bounds for s, p in one.outcome.paths.items()}
     assert other.outcome.kappa == one.outcome.kappa
-    for name, table in one.tables().items():
-        np.testing.assert_array_equal(other.tables()[name], table, err_msg=name)
+    for name, table in one.beta().items():
+        np.testing.assert_array_equal(other.beta()[name], table, err_msg=name)
 
 
 PROBLEMS = st.builds(

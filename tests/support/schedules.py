@@ -9,29 +9,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import ce
+from ce.testing import COORDINATOR, PERMISSIVE, PlayedWorld, Violation, fingerprints_of, make_sites, random_faults
 from ce_client.config import ClientSettings
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from support.problems import TOPOLOGIES, deal, problem
-from support.processes import write_labels
-from support.tabletop import PERMISSIVE, make_sites
-from support.world import HUB, Violation, Watch, World, fingerprints_of
 
 SITES = ("east", "north", "west")
-FAULTS = ("crash", "crash", "at a write", "at a write", "both", "all", "cut", "cut", "stall", "jump", "leave", "drain")
 #: Faults happen while the job would be under way, undisturbed: less than a second.
 BUSY_S = 0.8
 #: After the last fault everything is over within this.
 PATIENCE_S = 400.0
-#: A checkpoint in every iteration, or in hardly any.
+#: A checkpoint at every iteration, or hardly any.
 EAGER, LAZY = CheckpointInterval(every_s=0.0, every_exchanges=1), CheckpointInterval(every_s=0.15, every_exchanges=2)
 
 
 @dataclass(frozen=True)
 class Case:
-    """Sites with labels, a job, and what comes of it when nothing goes wrong."""
+    """Sites with labels, a job, and its results when nothing goes wrong."""
 
     sites: dict[str, ClientSettings]
     job: ce.Job
@@ -76,11 +72,7 @@ class Cases:
         tables = dict(zip(SITES, deal(example.table, owner).values(), strict=True))
         directory = self._directory / f"{layout}-{model}-{privacy}"
         directory.mkdir()
-        paths = {}
-        for site, table in tables.items():
-            paths[site] = directory / f"{site}.csv"
-            write_labels(paths[site], table)
-        settings = make_sites(directory, paths, policy=PERMISSIVE + "leave_behind = true\n")
+        settings = make_sites(directory, tables, policy=PERMISSIVE + "leave_behind = true\n")
         asked = {"classes": example.classes} if model == "bc3e" else {"clusters": 2}
         job = ce.Job(
             name="job",
@@ -107,21 +99,19 @@ class Cases:
 
 
 def results(settings: Mapping[str, ClientSettings]) -> dict[str, bytes]:
-    paths = {site: own.results / "job" / "consensus.csv" for site, own in settings.items()}
+    paths = {site: client.results / "job" / "consensus.csv" for site, client in settings.items()}
     return {site: path.read_bytes() for site, path in paths.items() if path.exists()}
 
 
 def undisturbed(cases: Cases, case: Case, without: str | None = None) -> dict[str, bytes]:
-    """What comes of a job when nothing goes wrong; or when one site is not in it at all."""
+    """The results of a job when nothing goes wrong; or when one site is not in its roster."""
     known = case.expected if without is None else case.without.setdefault(without, {})
     if not known:
         settings = cases.fresh(case)
-        sites = {site: own for site, own in settings.items() if site != without}
+        sites = {site: client for site, client in settings.items() if site != without}
         job = case.job if without is None else ce.Job(**{**_keys(case.job), "sites": tuple(sites)})
-        with pytest.MonkeyPatch.context() as patch:
-            world = World(0, sites, job.definition(), Watch(cases.fingerprints(case), patch), LAZY)
-            for process in (HUB, *sites):
-                world.start(process)
+        with PlayedWorld(0, sites, job, LAZY, cases.fingerprints(case)) as world:
+            world.start_all()
             world.run(100.0)
             assert world.record.state == "done", world.record.reason
         known.update(results(sites))
@@ -138,89 +128,38 @@ def play(cases: Cases, seed: int, layout: str, model: str, privacy: str) -> Outc
     case = cases.of(layout, model, privacy)
     expected = undisturbed(cases, case)
     settings = cases.fresh(case)
-    with pytest.MonkeyPatch.context() as patch:
-        watch = Watch(cases.fingerprints(case), patch)
-        plan = random.Random(f"plan {seed}")
-        dropout = plan.choice(("wait", "wait", "wait", "fail", "continue"))
-        # Deadlines that hardly ever pass, except where somebody is to be given up.
-        round_s = 60.0 if dropout == "wait" else plan.choice((1.0, 5.0))
-        deadlines = {"enrol_s": 200.0, "round_s": round_s, "job_s": 100_000.0}
-        job = ce.Job(**{**_keys(case.job), "on_dropout": dropout, "deadlines": deadlines})  # type: ignore[arg-type]
-        world = World(seed, settings, job.definition(), watch, plan.choice((EAGER, LAZY)))
-        world.duplicates = plan.choice((0.0, 0.0, 0.1))
-        for process in (HUB, *SITES):
-            world.at(world.random.uniform(0.0, 0.05), lambda process=process: world.start(process))  # type: ignore[misc]
-        faults = _faults(world, plan)
+    plan = random.Random(f"plan {seed}")
+    dropout = plan.choice(("wait", "wait", "wait", "fail", "continue"))
+    # Deadlines that hardly ever pass, except where a site is to be given up.
+    round_s = 60.0 if dropout == "wait" else plan.choice((1.0, 5.0))
+    deadlines = {"enrol_s": 200.0, "round_s": round_s, "job_s": 100_000.0}
+    job = ce.Job(**{**_keys(case.job), "on_dropout": dropout, "deadlines": deadlines})  # type: ignore[arg-type]
+    with PlayedWorld(seed, settings, job, plan.choice((EAGER, LAZY)), cases.fingerprints(case)) as world:
+        world.network.duplicates = plan.choice((0.0, 0.0, 0.1))
+        for process in (COORDINATOR, *SITES):
+            world.clock.at(world.random.uniform(0.0, 0.05), lambda process=process: world.start(process))  # type: ignore[misc]
+        faults = random_faults(world, plan, BUSY_S)
         try:
             world.run(PATIENCE_S)
-            world.global_step(10.0)
+            world.run(world.clock.now + 10.0)  # every site hears of the end
             outcome = _judge(world, expected, cases, case)
         except (Exception, Violation) as error:
-            enrolment_digest = "\n  ".join(world.happened)
+            events = "\n  ".join(world.events)
             where = f"seed {seed}, {layout}, {model}, {privacy}, on_dropout {dropout}"
-            raise Violation(f"{where}: {type(error).__name__}: {error}\n  {enrolment_digest}") from error
+            raise Violation(f"{where}: {type(error).__name__}: {error}\n  {events}") from error
     cases.done_with(settings)
     return Outcome(outcome[0], outcome[1], world.attempts, world.resumed, faults, world.record.left_behind)
 
 
-def _faults(world: World, plan: random.Random) -> int:
-    count = plan.randint(1, 6)
-    for _ in range(count):
-        when = plan.uniform(0.0, BUSY_S)
-        site = plan.choice(SITES)
-        process = plan.choice((HUB, site))
-        away = plan.choice((0.02, 0.3, 1.0, 8.0))
-        kind = plan.choice(
-            (
-                "crash",
-                "crash",
-                "at a write",
-                "at a write",
-                "both",
-                "all",
-                "cut",
-                "cut",
-                "stall",
-                "jump",
-                "leave",
-                "drain",
-            )
-        )
-        match kind:
-            case "crash":
-                world.at(when, lambda p=process, a=away: world.crash(p, a))  # type: ignore[misc]
-            case "at a write":
-                which = (plan.randint(1, 12), plan.random() < 0.5, away)
-                world.at(when, lambda p=process, w=which: world.kill_at_write(p, *w))  # type: ignore[misc]
-            case "both":
-                world.at(when, lambda s=site, a=away: (world.crash(HUB, a), world.crash(s, a)))  # type: ignore[misc, func-returns-value]
-            case "all":
-                world.at(when, lambda a=away: [world.crash(p, a) for p in (HUB, *SITES)])  # type: ignore[misc, func-returns-value]
-            case "cut":
-                how = plan.choice(("up", "down", "both", "nothing"))
-                world.at(when, lambda s=site, h=how: world.cut(s, h))  # type: ignore[misc]
-            case "stall":
-                seconds = plan.choice((0.2, 1.0, 4.0, 12.0))
-                world.at(when, lambda s=site, t=seconds: world.stall(s, t))  # type: ignore[misc]
-            case "jump":
-                seconds = plan.choice((-5000.0, -3.0, 30.0))
-                world.at(when, lambda t=seconds: world.jump(t))  # type: ignore[misc]
-            case "leave":
-                world.at(when, lambda s=site: world.leave(s))  # type: ignore[misc]
-            case "drain":
-                world.at(when, world.drain)
-    return count
-
-
-def _judge(world: World, expected: dict[str, bytes], cases: Cases, case: Case) -> tuple[str, str]:
+def _judge(world: PlayedWorld, expected: dict[str, bytes], cases: Cases, case: Case) -> tuple[str, str]:
     record = world.record
     if not record.ended:
-        raise Violation(f"the job is {record.state} after {world.now:.0f} s: it hangs")
+        raise Violation(f"the job is {record.state} after {world.clock.now:.0f} s: it hangs")
     rosters = {SITES}
     if record.left_behind:
         rosters.add(tuple(sorted(set(SITES) - set(record.left_behind))))
         rosters |= {tuple(sorted(set(SITES) - {site})) for site in record.left_behind}
-    world.watch.check_ledgers(rosters)
+    world.checks.check_ledgers(rosters)
     found = results(world.settings)
     if record.state == "done":
         if record.left_behind:
@@ -229,21 +168,20 @@ def _judge(world: World, expected: dict[str, bytes], cases: Cases, case: Case) -
             found.pop(gone, None)  # what it has is of an attempt that it was in
         if found != expected:
             raise Violation("the results are not those of an undisturbed run")
-        if any(world.checkpoints.all_ids(world.job)):
+        if world.checkpoints.all_ids(world.job.name):
             raise Violation("checkpoints outlive the job")
     else:
         _check_declared(world)
     return record.state, record.reason
 
 
-def _check_declared(world: World) -> None:
+def _check_declared(world: PlayedWorld) -> None:
     """A job may fail only where it says so, and why."""
-    definition = ce.Job.from_definition(world.definition)
     reason = world.record.reason
     declared = {
         "wait": (),
         "fail": ("did not answer within deadlines.round_s", "did not enrol within deadlines.enrol_s"),
         "continue": ("cannot go on alone", "no site has a column of votes"),
-    }[definition.on_dropout]
+    }[world.job.on_dropout]
     if world.record.state != "failed" or not any(sentence in reason for sentence in declared):
         raise Violation(f"the job is {world.record.state}: {reason}")

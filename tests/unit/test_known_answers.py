@@ -31,16 +31,15 @@ from ce.privacy.derivation import derive, extract, joined, number
 from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
-from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.attempt import Attempt
-from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest, summary_of
+from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.keys.handshake import sign_enrolment, sign_key_share
 from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
 from ce.protocol.modes.blind_site import BlindSite, _chained
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
 from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, mask_context, object_digests, told
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary, enrolment_digest, summary_of
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
-from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
 from ce.ring import Scale, decode, encode
 from ce.steps.model import GlobalDecision, Sizes
 from ce_client.state.ledger import PURPOSE, Ledger
@@ -103,6 +102,7 @@ def ephemeral(monkeypatch: pytest.MonkeyPatch, private: str) -> EphemeralKey:
 # The file.
 
 
+@pytest.mark.promise("Known answers of the protocol are computed without this code.")
 def test_the_file_is_what_its_program_makes_without_this_code() -> None:
     path = VECTORS / "make_known_answers.py"
     imported = set()
@@ -120,6 +120,7 @@ def test_the_file_is_what_its_program_makes_without_this_code() -> None:
     assert made.known_answers() == (VECTORS / "known_answers.json").read_text(encoding="ascii")
 
 
+@pytest.mark.promise("Known answers of the protocol are computed without this code.")
 def test_every_section_says_what_it_is_and_is_held_against_the_code() -> None:
     sections = {name: own for name, own in KNOWN.items() if name != "about"}
     assert all(own["what"].endswith(".") for own in sections.values())

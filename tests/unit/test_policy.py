@@ -93,6 +93,7 @@ def test_a_rule_that_cannot_be_is_refused_in_a_sentence(key: str, value: Any, se
         Policy.of({key: value})
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 def test_a_job_that_breaks_a_rule_is_refused_by_its_name() -> None:
     policy = Policy(models=("bce",), coordinators=("hub",), max_rounds=3)
     sites = ("east", "north", "south")

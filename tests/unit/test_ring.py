@@ -49,6 +49,7 @@ def test_the_limit_itself_and_zero_can_be_encoded(scale: Scale) -> None:
     assert encode(np.zeros((3, 0, 2)), scale, "x").shape == (3, 0, 2)
 
 
+@pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
 @laws
 @given(scale=scales, size=st.integers(1, 40), data=st.data())
 def test_sums_of_words_are_exact_and_free_of_order(scale: Scale, size: int, data: st.DataObject) -> None:
@@ -94,6 +95,7 @@ def test_a_term_that_stands_for_several_has_their_limit_and_the_same_fixed_point
     assert wider.unit == scale.unit == math.ldexp(1.0, scale.bits)
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 @laws
 @given(
     scale=scales,
@@ -154,6 +156,7 @@ def test_a_weighted_total_equals_the_total_of_repeated_rows(words: np.ndarray, d
     np.testing.assert_array_equal(weighted_total(words, np.ones_like(weights)), weighted_total(words, None))
 
 
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 @laws
 @given(scale=scales, size=st.integers(1, 20), data=st.data())
 def test_masks_cancel_exactly(scale: Scale, size: int, data: st.DataObject) -> None:

@@ -5,7 +5,7 @@ A damaged file, one of another version or one of another alignment counts as mis
 a job: while the newest is being written at one process, all processes still have the one before it. All are removed
 when the job ends.
 
-    file     "cekept" version(2) salt(16) frame*        frame = length(4) AES-256-GCM(plaintext of at most 1 MiB)
+    file     "cecheckpoint" version(2) salt(16) frame*        frame = length(4) AES-256-GCM(plaintext of at most 1 MiB)
     key      HKDF(local key, "ce checkpoint", salt, job, context, origin, round); nonce = number of the frame, from 0;
              associated data = 1 for the last frame, else 0
 
@@ -32,13 +32,13 @@ from ce.service.checkpoint_id import CHECKPOINTS_PER_JOB, CheckpointId
 
 __all__ = ["CheckpointFailed", "CheckpointFiles", "CheckpointId", "Checkpoints", "MemoryCheckpoints", "local_key"]
 
-MAGIC = b"cekept"
-VERSION = 1
+MAGIC = b"cecheckpoint"
+VERSION = 2
 KEY_SIZE = 32
 SALT_SIZE = 16
 #: Most bytes of plaintext in a frame that is read; and in a frame that is written, so that little is copied at a time.
 LARGEST_FRAME, FRAME = 2**20, 2**16
-SUFFIX = ".kept"
+SUFFIX = ".checkpoint"
 #: The names of the limits in coordinator.toml and in client.toml.
 LARGEST = "checkpoints.largest; largest_checkpoint at a site"
 LEAST_FREE = "checkpoints.least_free; least_free at a site"

@@ -57,7 +57,7 @@ class HardMixture(Estimator):
         result = self._run_here(steps, table, SeededStarts.of(self._seed(), [table]))
         self.labels_ = np.where(result.sites[HERE].unlabelled, -1, self.memberships_.argmax(axis=1))
         self.weights_ = result.outcome.globals["weights"][0]
-        beta = result.tables()
+        beta = result.beta()
         self.beta_ = [beta[column.name] for column in table.clusterings]
         return self
 

@@ -27,8 +27,7 @@ from support.commands import (
     Run,
     run_fixture,  # noqa: F401 (a fixture)
 )
-from support.processes import Deployment, write_labels
-from support.tabletop import PERMISSIVE, Table, make_sites
+from support.processes import Deployment
 
 import ce
 from ce.errors import CeError
@@ -37,9 +36,9 @@ from ce.identity.peers import CHANGED, UNPINNED
 from ce.models import BCE
 from ce.privacy.masks import Keystream, Masks
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
+from ce.protocol.attempt import Attempt
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, job_key
-from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import KeyShare, check_key_share
 from ce.protocol.messages.task import Answer, Task, chunks
 from ce.protocol.modes.contributor import member
@@ -47,6 +46,7 @@ from ce.protocol.modes.decision_codec import decode_decision
 from ce.protocol.modes.mask_binding import MaskBinding, told
 from ce.protocol.topology.enrolment import enrolment, with_tokens
 from ce.protocol.topology.topology import align
+from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels
 from ce_client.state.consents import Consents
 
 SITES = ("north", "east", "south")
@@ -117,6 +117,7 @@ def planted(text: bytes, secrets: Iterable[bytes] = ()) -> list[str]:
     return found + ["a number" for n in NUMBERS if str(n).encode() in text or n.to_bytes(8, "little") in text]
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_the_search_finds_whatever_is_planted() -> None:
     hay = bytes(1000) + b"nothing to see" + bytes(range(256))
     assert planted(hay, SECRETS.values()) == []
@@ -225,6 +226,7 @@ def set_policy(directory: Path, **keys: object) -> None:
     (directory / "policy.toml").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_nothing_is_where_it_does_not_belong_in_real_jobs_of_every_mode(tmp_path: Path, run: Run) -> None:
     often = "[checkpoints]\nevery_s = 0.0\nevery_exchanges = 1"
     with Deployment(tmp_path, SITES, SECRETS, configuration=often, metrics=True) as deployment:
@@ -250,10 +252,10 @@ def test_nothing_is_where_it_does_not_belong_in_real_jobs_of_every_mode(tmp_path
                 assert not during
                 for site in SITES:
                     kept = files_below(tmp_path / site / "state")
-                    assert any(path.endswith(".kept") for path in kept), "checkpoints are searched, too"
+                    assert any(path.endswith(".checkpoint") for path in kept), "checkpoints are searched, too"
                     assert planted_in(kept, secrets) == {}
                 kept = files_below(deployment.hub / "checkpoints", but=("key",))
-                assert any(path.endswith(".kept") for path in kept)
+                assert any(path.endswith(".checkpoint") for path in kept)
                 assert planted_in(kept, secrets) == {}
                 _search_metrics(deployment, ("hub", "north", "east"), names, secrets)
             assert deployment.wait(name).state == "done"
@@ -327,6 +329,7 @@ def _search_commands(run: Run, home: Path, names: list[str], secrets: list[bytes
 # Every frame.
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 @pytest.mark.parametrize("privacy", MODES)
 def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Path, privacy: str) -> None:
     table = seated(tmp_path)
@@ -349,7 +352,7 @@ def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Pat
 # Refusals.
 
 
-class Listening(Table):
+class Listening(FrameByFrame):
     """A table that hears why its sites refuse, which a site itself writes into its log and its journal."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -358,7 +361,7 @@ class Listening(Table):
 
     def deliver_down(self, site: str) -> None:
         super().deliver_down(site)
-        for site_attempt in self.seats[site].site_attempts.values():
+        for site_attempt in self.sites[site].site_attempts.values():
             if site_attempt.refusal is not None:
                 self.refusals[id(site_attempt.refusal)] = site_attempt.refusal
 
@@ -464,6 +467,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Prepare | None]] 
 }
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_no_refusal_says_anything_about_labels(tmp_path: Path) -> None:
     table = seated(tmp_path)
     home = tmp_path / "north"
@@ -576,6 +580,7 @@ MALFORMED: dict[str, Callable[[], object]] = {
 }
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 @pytest.mark.parametrize("what", MALFORMED)
 def test_errors_about_malformed_input_do_not_quote_it(what: str) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011 (whichever it is)
@@ -588,6 +593,7 @@ def test_errors_about_malformed_input_do_not_quote_it(what: str) -> None:
     assert "zqcanarykey" not in said
 
 
+@pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 def test_what_holds_secrets_does_not_show_them() -> None:
     blind, view, keys = at_a_site("blind")
     own = tables()["north"]

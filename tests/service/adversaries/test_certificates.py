@@ -23,7 +23,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from support.forged_certificates import SERVER, FalseServer, forge, write_pair
 from support.processes import PATIENCE_S, Deployment, Process, free_port
-from support.tabletop import make_sites
 
 import ce
 from ce.errors import CeError, ConfigError, NotAllowed, NotKnown, UnknownJob, Unreachable
@@ -31,6 +30,7 @@ from ce.identity.authority import Authority
 from ce.identity.certificates import fingerprint, parse_certificate
 from ce.identity.names import COORDINATOR_SERVER_NAME
 from ce.identity.peers import CHANGED, UNPINNED, Peers
+from ce.testing import make_sites
 from ce.transport.call_errors import explain
 from ce.transport.frames import PROTOCOL
 from ce.transport.tls import TlsCredentials, open_channel
@@ -162,6 +162,7 @@ def denied(deployment: Deployment, credentials: TlsCredentials) -> Iterator[None
 # Refused by TLS, before a word is said.
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 @pytest.mark.parametrize(
     ("bring", "reason"),
     [
@@ -210,6 +211,7 @@ def _foreign(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -
     return Authority.create(tmp_path_factory.mktemp("foreign") / "authority", begin)
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 @pytest.mark.parametrize("kind", ["without a certificate", "without TLS"])
 def test_a_caller_who_shows_no_certificate_is_refused(deployment: Deployment, hub: Process, kind: str) -> None:
     address, roots = deployment.address, deployment.authority.certificate.public_bytes(Encoding.PEM)
@@ -246,10 +248,12 @@ def first_bytes_over(deployment: Deployment, directory: Path, version: ssl.TLSVe
         return secured.recv(100)
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 def test_the_coordinator_speaks_tls_1_3(deployment: Deployment, tmp_path: Path) -> None:
     assert first_bytes_over(deployment, tmp_path, ssl.TLSVersion.TLSv1_3)
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 def test_the_coordinator_does_not_speak_tls_1_2(deployment: Deployment, hub: Process, tmp_path: Path) -> None:
     with pytest.raises((ssl.SSLError, ConnectionError)):
         first_bytes_over(deployment, tmp_path, ssl.TLSVersion.TLSv1_2)
@@ -259,6 +263,7 @@ def test_the_coordinator_does_not_speak_tls_1_2(deployment: Deployment, hub: Pro
 # Refused by name.
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 @pytest.mark.parametrize("probe", [False, True])
 def test_a_site_cannot_take_the_name_of_another(deployment: Deployment, hub: Process, probe: bool) -> None:
     with pytest.raises(NotAllowed, match="is that of site north, not of the name it gives"):
@@ -300,12 +305,14 @@ def refused_as_unknown(deployment: Deployment, hub: Process, credentials: TlsCre
     hub.wait_for("operator refused", code="UNAUTHENTICATED", reason="the certificate of this connection")
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 def test_an_operator_is_not_a_site(deployment: Deployment, hub: Process) -> None:
     with pytest.raises(NotAllowed, match="that of operator olga: this call is for sites"):
         say(deployment.address, credentials_of(deployment, "operator"), "north")
     hub.wait_for("site refused", code="PERMISSION_DENIED", reason="operator olga")
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 @pytest.mark.parametrize("rpc", OPERATOR_RPCS)
 def test_a_site_is_not_an_operator(deployment: Deployment, hub: Process, rpc: str) -> None:
     method = OPERATOR_RPCS[rpc]
@@ -336,6 +343,7 @@ def test_what_the_coordinator_answers_comes_out_as_it_was_said(deployment: Deplo
 # Denied keys.
 
 
+@pytest.mark.promise("Only certificates of the authority are let in, over TLS 1.3, each under its own name.")
 def test_a_denied_key_is_refused_at_once_and_let_in_again_without_a_restart(
     deployment: Deployment, hub: Process, authority: Authority
 ) -> None:
@@ -447,12 +455,14 @@ def refused_by_north(deployment: Deployment, hub: Process, name: str, rule: str)
     return status.reason
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 def test_a_site_refuses_a_peer_that_it_has_not_pinned(deployment: Deployment, hub: Process, pins: Peers) -> None:
     assert pins.pinned("west") is None
     reason = refused_by_north(deployment, hub, "unpinned", UNPINNED)
     assert reason.startswith("north: west is not among the peers that this site trusts")
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 def test_a_site_refuses_a_peer_whose_key_is_not_the_pinned_one(
     deployment: Deployment, hub: Process, pins: Peers, authority: Authority
 ) -> None:

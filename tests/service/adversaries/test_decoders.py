@@ -18,7 +18,6 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.tabletop import PERMISSIVE, make_sites, seat_of
 
 import ce
 from ce.errors import CeError
@@ -32,6 +31,7 @@ from ce.job import Job
 from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.service.checkpoints import CheckpointFiles, CheckpointId
+from ce.testing import PERMISSIVE, make_sites, open_site
 from ce.transport.array_chunks import Collector, to_chunks
 from ce_client.config import ClientSettings
 from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
@@ -118,7 +118,7 @@ DECODERS: dict[str, Decode] = {
     "consents": _of_state(lambda state: Consents(state).decision("job", b"", ["a"]), f"consents/{FILE}"),
     "previews": _of_state(lambda state: Previews(state).read("job"), f"previews/{FILE}"),
     "rosters": _of_state(lambda state: Rosters(state).others(state, b"", ["a"]), "rosters.json"),
-    "a checkpoint": Kept(f"{name_of('job')}/1-1.kept", _kept),
+    "a checkpoint": Kept(f"{name_of('job')}/1-1.checkpoint", _kept),
     "the key of checkpoints": Kept(
         "checkpoints/key",
         lambda path: open_checkpoints(CoordinatorSettings.read(_empty(path.parent.parent / "coordinator.toml"))),
@@ -140,9 +140,9 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     rows = b"id,a,clf:b,soft:c=x,soft:c=y\n" + b"".join(b"o%d,%d,k%d,0.25,0.75\n" % (i, i % 3, i % 2) for i in range(9))
     labels.write_bytes(rows)
     own = make_sites(directory, {"north": labels})["north"]
-    seat = seat_of(own)
-    seat.ledger.begin("job", 1, KEY, ["north"], "plain")
-    seat.ledger.record("job", 1, 1, {"a": np.arange(3)}, "plain", {"a": ("north",)})
+    played_site = open_site(own)
+    played_site.ledger.begin("job", 1, KEY, ["north"], "plain")
+    played_site.ledger.record("job", 1, 1, {"a": np.arange(3)}, "plain", {"a": ("north",)})
     state = own.state
     JobIndex(state).write(JobEntry("job", "offered", 1, sites=("a",)))
     AttemptHistory(state)._write("job", AttemptRecord(""))
@@ -180,7 +180,7 @@ def _sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
         "consents": (state / "consents" / FILE).read_bytes(),
         "previews": (state / "previews" / FILE).read_bytes(),
         "rosters": (state / "rosters.json").read_bytes(),
-        "a checkpoint": (directory / name_of("job") / "1-1.kept").read_bytes(),
+        "a checkpoint": (directory / name_of("job") / "1-1.checkpoint").read_bytes(),
         "the key of checkpoints": KEY.hex().encode(),
         "parts": chunks.SerializeToString(),
     }
@@ -248,6 +248,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @pytest.mark.parametrize("name", DECODERS)
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
@@ -278,6 +279,7 @@ BOMBS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
 def test_what_is_large_or_deep_is_a_typed_error_in_time(bomb: bytes, tmp_path: Path) -> None:
     for name in DECODERS:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.hostile_frames import SITES, TOGETHER, WHAT, WITHOUT, BusyTable, Scene, Trouble, cause, job_of, sign
+from support.hostile_frames import SITES, TOGETHER, WHAT, WITHOUT, BusyJobs, Scene, Trouble, cause, job_of, sign
 from support.mutations import MARK, damaged, mutated
 from support.problems import deal, problem, ragged
 from support.processes import PATIENCE_S, Deployment
@@ -65,7 +65,7 @@ def _scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
     return Scene.set_up(tmp_path_factory.mktemp("scene"))
 
 
-def hold_back(table: BusyTable, site: str, kind: str, at_least: int = 0) -> pb.SiteFrame:
+def hold_back(table: BusyJobs, site: str, kind: str, at_least: int = 0) -> pb.SiteFrame:
     """Go on until the site sends a frame of this kind (an answer: of this round or a later one), and take it away."""
     while True:
         for entry in table.up:
@@ -222,13 +222,14 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
 }
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @pytest.mark.parametrize(("kind", "lie", "says"), REFUSED.values(), ids=REFUSED)
 def test_one_wrong_message_is_refused_by_field_and_the_job_goes_on_as_if_it_had_not_been(
     scene: Scene, kind: str, lie: Lie, says: str
 ) -> None:
     table = scene.begin(Random(1), TOGETHER, WITHOUT[LIAR])
     frame = hold_back(table, LIAR, kind, at_least=3)
-    lie(frame, table.seats[LIAR].site_files)
+    lie(frame, table.sites[LIAR].site_files)
     table.send(LIAR, frame)
     ((site, said),) = table.closed
     assert site == LIAR
@@ -300,6 +301,7 @@ def _others_settings(own: SiteFiles) -> Any:
     return type(own.settings).read(path)
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 @pytest.mark.parametrize(("kind", "lie", "says", "code"), FAILS.values(), ids=FAILS)
 def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     scene: Scene, kind: str, lie: Lie, says: str, code: int
@@ -307,7 +309,7 @@ def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     limits = Limits(columns_per_site=20, categories_per_column=30, objects_per_site=10**6)
     table = scene.begin(Random(2), TOGETHER, WITHOUT[LIAR], limits=limits)
     frame = hold_back(table, LIAR, kind)
-    lie(frame, table.seats[LIAR].site_files)
+    lie(frame, table.sites[LIAR].site_files)
     table.send(LIAR, frame)
     table.global_step()
     record = table.machine.records[TOGETHER.name]
@@ -317,10 +319,11 @@ def test_what_a_site_must_not_claim_fails_the_job_by_name_and_no_other(
     assert record.rule.isprintable()
     assert len(record.reason) < 1100
     assert len(record.rule) <= 100
-    assert all(TOGETHER.name not in seat.site_attempts for seat in table.seats.values())
+    assert all(TOGETHER.name not in played_site.site_attempts for played_site in table.sites.values())
     assert scene.results(table, WITHOUT[LIAR]) == scene.bits[WITHOUT[LIAR].name]
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @pytest.mark.parametrize("kind", ["key_share", "encrypted_keys", "enrolment", "ready", "answer"])
 def test_what_is_said_twice_or_was_on_its_way_too_long_changes_nothing(scene: Scene, kind: str) -> None:
     site = min(SITES) if kind == "encrypted_keys" else LIAR
@@ -339,7 +342,7 @@ def test_the_third_wrong_message_fails_the_job(scene: Scene) -> None:
     table = scene.begin(Random(4), TOGETHER)
     for _ in range(2):
         table.send(LIAR, pb.SiteFrame(more=pb.More(**JOB)))
-        assert table.seats[LIAR].session is None
+        assert table.sites[LIAR].session is None
         table.connect(LIAR)
     assert table.machine.records[TOGETHER.name].state == "enrolling"
     table.send(LIAR, pb.SiteFrame(more=pb.More(**JOB)))
@@ -351,7 +354,7 @@ def test_the_third_wrong_message_fails_the_job(scene: Scene) -> None:
 def test_what_was_on_its_way_when_a_stream_was_cut_off_is_not_held_against_the_site(scene: Scene) -> None:
     """The rest of a refused message, for one: gRPC may hand it over before the site hears of the end."""
     table = scene.begin(Random(5), TOGETHER)
-    session = table.seats[LIAR].session
+    session = table.sites[LIAR].session
     assert session is not None
     wrong = pb.SiteFrame(more=pb.More(**JOB))
     first = table.machine.received(session, wrong, table.now)
@@ -369,7 +372,7 @@ def test_what_is_left_out_when_the_rounds_have_begun_is_refused_and_changes_noth
     fewer = next(enrolled)
     fewer.enrolment.revision = 1
     del fewer.enrolment.columns[0]
-    sign(fewer.enrolment, table.seats[LIAR].site_files)
+    sign(fewer.enrolment, table.sites[LIAR].site_files)
     table.send(LIAR, fewer)
     assert table.closed == [(LIAR, "enrolment: the rounds have begun")]
     table.send(LIAR, answer)
@@ -426,6 +429,7 @@ def test_a_hello_that_is_refused_leaves_the_older_stream_as_it_is(scene: Scene, 
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 @pytest.mark.parametrize(
     ("kind", "on_dropout"), [("key_share", "wait"), ("enrolment", "wait"), ("answer", "fail"), ("answer", "wait")]
 )
@@ -452,7 +456,7 @@ def test_a_site_that_stays_away_is_waited_for_until_the_deadline(scene: Scene, k
 # Many lies, in any order.
 
 
-def check_rest(table: BusyTable, moving: bool = False) -> None:
+def check_rest(table: BusyJobs, moving: bool = False) -> None:
     """Every job is over, or waits for sites that are in it."""
     for run in table.machine.runs.values():
         assert run.awaited or moving
@@ -460,7 +464,7 @@ def check_rest(table: BusyTable, moving: bool = False) -> None:
         assert run.deadline < float("inf")
 
 
-def check_notes(table: BusyTable) -> None:
+def check_notes(table: BusyJobs) -> None:
     """What is said of a refused message names a field, and repeats nothing of it."""
     for note in table.notes:
         assert all(str(value).isprintable() for value in note.fields.values())
@@ -477,6 +481,7 @@ TROUBLES = st.lists(
 )
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.sampled_from(SITES), TROUBLES, st.integers(0, 2**32 - 1))
 def test_nothing_that_a_site_sends_wedges_a_job_or_reaches_another(
@@ -511,8 +516,8 @@ LOSSES = st.lists(st.tuples(st.integers(0, 250), st.sampled_from(SITES), st.inte
 
 
 def play(
-    scene: Scene, losses: list[tuple[int, str, int]], seed: int, lose: Callable[[BusyTable, str], None]
-) -> BusyTable:
+    scene: Scene, losses: list[tuple[int, str, int]], seed: int, lose: Callable[[BusyJobs, str], None]
+) -> BusyJobs:
     """A job in which sites are lost at some moments, each to come back a while later; messages take many frames."""
     with mock.patch.object(chunks, "CHUNK", 256):
         table = scene.begin(Random(seed), TOGETHER)
@@ -522,7 +527,7 @@ def play(
                 if at == moment:
                     lose(table, site)
             for at, site in back:
-                if at == moment and table.seats[site].session is None:
+                if at == moment and table.sites[site].session is None:
                     table.connect(site)
             table.step()
         table.global_step()
@@ -530,22 +535,24 @@ def play(
     return table
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(LOSSES, st.integers(0, 2**32 - 1))
 def test_a_stream_lost_at_any_moment_changes_no_bit(
     scene: Scene, losses: list[tuple[int, str, int]], seed: int
 ) -> None:
-    table = play(scene, losses, seed, BusyTable.lose)
+    table = play(scene, losses, seed, BusyJobs.lose)
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
     assert table.machine.records[TOGETHER.name].epoch == 1
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @settings(max_examples=20, deadline=None, derandomize=True)
 @given(LOSSES, st.integers(0, 2**32 - 1))
 def test_a_memory_lost_at_any_moment_changes_no_bit(
     scene: Scene, losses: list[tuple[int, str, int]], seed: int
 ) -> None:
-    table = play(scene, losses, seed, BusyTable.forget)
+    table = play(scene, losses, seed, BusyJobs.forget)
     assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
     assert 1 <= table.machine.records[TOGETHER.name].epoch <= 1 + len(losses)
 
@@ -599,7 +606,7 @@ def listen(scene: Scene, site: str, kind: str, rounds: int = 0) -> tuple[SiteAtt
     """A site's participant, and the message of this kind (a task: after so many answers) that it is about to hear."""
     table = scene.begin(Random(12), TOGETHER)
     while True:
-        site_attempt = table.seats[site].site_attempts.get(TOGETHER.name)
+        site_attempt = table.sites[site].site_attempts.get(TOGETHER.name)
         for data in list(table.down[site])[:1]:
             frame = pb.CoordinatorFrame.FromString(data)
             if frame.WhichOneof("frame") == kind and site_attempt and site_attempt.rounds_answered == rounds:
@@ -738,6 +745,7 @@ def with_digest(message: pb.Task) -> None:
         pass
 
 
+@pytest.mark.promise("Hostile frames and files never crash a daemon: they are refused by field.")
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     st.sampled_from(SITES), st.integers(0, 13), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=3), st.data()
@@ -749,7 +757,7 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
     table = scene.begin(Random(data.draw(st.integers(0, 1000))), TOGETHER)
     while len(table.heard[site]) < 2 + moment and table.step():
         pass
-    site_attempt = table.seats[site].site_attempts.get(TOGETHER.name)
+    site_attempt = table.sites[site].site_attempts.get(TOGETHER.name)
     if site_attempt is None:
         return
     for seed in seeds:
@@ -781,6 +789,7 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
 # A real coordinator, and streams that are no site's daemon.
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 def test_a_site_that_never_reads_does_not_fill_the_coordinators_memory() -> None:
     async def ask_and_ask() -> BaseException:
         limits = Limits(messages_waiting=100)
@@ -882,6 +891,7 @@ def test_a_stream_that_is_half_closed_ends(
     assert asyncio.run(send())[0] == code
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
     deployment: tuple[Deployment, TlsCredentials],
 ) -> None:
@@ -919,6 +929,7 @@ def test_a_job_is_done_while_one_certificate_opens_two_hundred_connections(
     assert not [entry for entry in hub.processes["hub"].events if entry.get("level") == "error"]
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_a_job_is_done_while_others_are_silent_or_talk_nonsense(deployment: tuple[Deployment, TlsCredentials]) -> None:
     hub, own = deployment
     job = job_of("undisturbed", *hub.sites)

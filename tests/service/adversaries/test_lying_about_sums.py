@@ -25,7 +25,7 @@ from support.lying_sites import (
     Change,
     Heard,
     Lie,
-    LyingTable,
+    LyingJob,
     Scene,
     about_north,
     arrays_of,
@@ -60,7 +60,7 @@ hidden_modes = pytest.mark.parametrize("privacy", ["masked", "blind"])
 # Who holds what: told to one site only, and seen in the sum.
 
 
-def shrink(message: pb.Alignment, table: LyingTable) -> None:
+def shrink(message: pb.Alignment, table: LyingJob) -> None:
     """One object is left in the block of two; the others are said to be of this site alone."""
     rows = arrays_of(message.chunks)
     own = next(block for block in message.blocks if len(block.members) == 1)
@@ -81,14 +81,14 @@ def swap(one: str, other: str) -> Change:
     return with_arrays(change)
 
 
-def other_members(message: pb.Alignment, table: LyingTable) -> None:
+def other_members(message: pb.Alignment, table: LyingJob) -> None:
     """East hears that it shares with west what it shares with north."""
     two = next(block for block in message.blocks if block.index == TWO)
     del two.members[:]
     two.members.extend(["east", "west"])
 
 
-def other_category(message: pb.Alignment, table: LyingTable) -> None:
+def other_category(message: pb.Alignment, table: LyingJob) -> None:
     """A category of others, in the place of one of theirs that this site has never seen."""
     column, own = column_in(message, "common"), table.enrolled(HEARER)["common"]
     at = next(at for at, token in enumerate(column.categories) if token not in own)
@@ -122,6 +122,7 @@ SHOWN: dict[str, tuple[str, Change, str]] = {
 }
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 @pytest.mark.parametrize(("to", "change", "name"), SHOWN.values(), ids=SHOWN)
 def test_masked_sums_of_sites_that_were_shown_different_things_are_noise(
     scene: Scene, truth: Heard, to: str, change: Change, name: str
@@ -132,6 +133,7 @@ def test_masked_sums_of_sites_that_were_shown_different_things_are_noise(
     assert_noise(table, truth, name)
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 @pytest.mark.parametrize(("to", "change", "name"), SHOWN.values(), ids=SHOWN)
 def test_blind_sites_that_were_shown_different_things_see_it_in_the_totals(
     scene: Scene, to: str, change: Change, name: str
@@ -283,6 +285,7 @@ def test_what_cannot_be_is_refused(scene: Scene, step: int, iteration: int, chan
     assert_refused(table, MessageError, says)
 
 
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
 def test_masked_sums_of_fewer_sites_than_all_are_noise(scene: Scene, truth: Heard) -> None:
     """Nobody need lie: who adds up only some of what it hears, or looks at one site alone, has nothing."""
     table = scene.begin(job_of("masked"))
@@ -299,7 +302,7 @@ def test_masked_sums_of_fewer_sites_than_all_are_noise(scene: Scene, truth: Hear
 # Blind: the totals, and what sites send to each other, pass through the liar's hands.
 
 
-def less_of_north(message: pb.Task, table: LyingTable) -> None:
+def less_of_north(message: pb.Task, table: LyingJob) -> None:
     """The total without one site's part."""
     arrays = arrays_of(message.chunks)
     name = f"block/{ALL}/sums"
@@ -308,7 +311,7 @@ def less_of_north(message: pb.Task, table: LyingTable) -> None:
     put(message.chunks, arrays)
 
 
-def last_time(message: pb.Task, table: LyingTable) -> None:
+def last_time(message: pb.Task, table: LyingJob) -> None:
     """The totals of the iteration before."""
     before = [f.task for f in table.told[HEARER] if f.WhichOneof("frame") == "task" and f.task.step == message.step]
     put(message.chunks, arrays_of(before[-1].chunks))
@@ -371,14 +374,14 @@ def test_totals_that_the_first_site_was_not_told_are_refused(
 def letter_of(site: str, name: str) -> Change:
     """What was sealed for another site."""
 
-    def change(message: pb.Task, table: LyingTable) -> None:
+    def change(message: pb.Task, table: LyingJob) -> None:
         sent = table.heard[message.round - 1, f"box/{site}"][name.removeprefix("box/")]
         put(message.chunks, arrays_of(message.chunks) | {name: sent})
 
     return change
 
 
-def old_letter(message: pb.Task, table: LyingTable) -> None:
+def old_letter(message: pb.Task, table: LyingJob) -> None:
     """What was decided in the iteration before, and sealed for this very site."""
     before = table.heard[message.round - 4, f"box/{HEARER}"]["east"]
     put(message.chunks, arrays_of(message.chunks) | {"box/east": before})

@@ -21,7 +21,7 @@ from support.lying_sites import (
     SITES,
     Change,
     Lie,
-    LyingTable,
+    LyingJob,
     Scene,
     about_north,
     ask,
@@ -59,7 +59,7 @@ hidden_modes = pytest.mark.parametrize("privacy", ["masked", "blind"])
 def of(site: str, **changes: Any) -> Change:
     """A lie about one peer."""
 
-    def change(message: pb.Peers, table: LyingTable) -> None:
+    def change(message: pb.Peers, table: LyingJob) -> None:
         for peer in message.peers:
             if peer.site == site:
                 for name, value in changes.items():
@@ -98,6 +98,7 @@ def _share(peer: pb.Peer) -> dict[str, bytes]:
     return {"public_key": peer.public_key, "certificate": peer.certificate, "signature": peer.signature}
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 @hidden_modes
 @pytest.mark.parametrize(("change", "error", "says"), PEERS.values(), ids=PEERS)
 def test_other_peers_are_refused(scene: Scene, privacy: str, change: Change, error: type[CeError], says: str) -> None:
@@ -200,10 +201,10 @@ def test_a_job_that_has_changed_since_it_was_approved_is_refused(scene: Scene, p
     job = job_of(privacy)
     before = scene.begin(job, policies=asks)
     before.run()
-    assert before.seats[HEARER].site_attempts[NAME].waits_for_consent
+    assert before.sites[HEARER].site_attempts[NAME].waits_for_consent
     assert not before.heard
     consents = Consents(scene.sites[HEARER].state)
-    digest = before.seats[HEARER].site_attempts[NAME].attempt.job_digest
+    digest = before.sites[HEARER].site_attempts[NAME].attempt.job_digest
     try:
         consents.decide(NAME, digest, SITES, "approved")
         for changes in ({"max_iterations": 300}, {"clusters": 3}):
@@ -223,30 +224,30 @@ def test_a_job_that_has_changed_since_it_was_approved_is_refused(scene: Scene, p
 # What was said in another epoch.
 
 
-def peer_of_old(message: pb.Peers, table: LyingTable) -> None:
+def peer_of_old(message: pb.Peers, table: LyingJob) -> None:
     message.peers[1].CopyFrom(earlier("peers", table).peers[1])
 
 
-def peers_of_old(message: pb.Peers, table: LyingTable) -> None:
+def peers_of_old(message: pb.Peers, table: LyingJob) -> None:
     del message.peers[:]
     message.peers.extend(earlier("peers", table).peers)
 
 
-def key_of_old(message: pb.EncryptedKey, table: LyingTable) -> None:
+def key_of_old(message: pb.EncryptedKey, table: LyingJob) -> None:
     old = earlier("encrypted_key", table)
     message.nonce, message.ciphertext = old.nonce, old.ciphertext
 
 
-def enrolment_of_old(message: pb.Alignment, table: LyingTable) -> None:
+def enrolment_of_old(message: pb.Alignment, table: LyingJob) -> None:
     message.enrolments[1].CopyFrom(earlier("alignment", table).enrolments[1])
 
 
-def alignment_of_old(message: pb.Alignment, table: LyingTable) -> None:
+def alignment_of_old(message: pb.Alignment, table: LyingJob) -> None:
     message.CopyFrom(earlier("alignment", table))
     message.epoch = 2
 
 
-def task_of_old(message: pb.Task, table: LyingTable) -> None:
+def task_of_old(message: pb.Task, table: LyingJob) -> None:
     message.CopyFrom(earlier("task", table))
     message.epoch = 2
 
@@ -379,6 +380,7 @@ def _renamed(own: pb.EnrolmentSummary, site: str) -> pb.EnrolmentSummary:
     return copy
 
 
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 @hidden_modes
 @pytest.mark.parametrize(("change", "says"), ALIGNMENTS.values(), ids=ALIGNMENTS)
 def test_what_others_have_not_signed_is_refused(scene: Scene, privacy: str, change: Change, says: str) -> None:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from click.testing import CliRunner
 from support.processes import Deployment
 
@@ -15,6 +16,7 @@ from ce_client.cli.main import cli
 SITES = ("east", "north", "south")
 
 
+@pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_a_waiting_job_goes_on_when_somebody_approves(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, SITES)
     for at, site in enumerate(SITES):

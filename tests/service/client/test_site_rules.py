@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.processes import write_labels
-from support.tabletop import Table, make_sites
 
 import ce
 from ce.ring import Reals
+from ce.testing import FrameByFrame, make_sites, write_labels
 from ce_client.state.consents import Consents
 from ce_client.state.ledger import FILE_NAME, entries, verify
 from ce_client.state.previews import Previews
@@ -43,49 +42,51 @@ def table(site: str, rows: Any = slice(None), columns: int = 3, votes: int = 0, 
     return ce.LabelTable.from_arrays(cells, ids=ids, columns=names, classifiers=("vote_*",) if votes else ())
 
 
-def seated(tmp_path: Path, tables: dict[str, ce.LabelTable], policy: str = "") -> Table:
+def seated(tmp_path: Path, tables: dict[str, ce.LabelTable], policy: str = "") -> FrameByFrame:
     """Everybody at the table, with the default policy and what is given."""
     files = {site: tmp_path / f"{site}.csv" for site in tables}
     for site, own in tables.items():
         write_labels(files[site], own)
-    seats = Table(make_sites(tmp_path, files, SECRETS, policy=policy))
-    seats.connect()
-    return seats
+    played = FrameByFrame(make_sites(tmp_path, files, SECRETS, policy=policy))
+    played.connect()
+    return played
 
 
-def job_of(seats: Table, name: str = "job", **keys: Any) -> ce.Job:
+def job_of(played: FrameByFrame, name: str = "job", **keys: Any) -> ce.Job:
     asked: dict[str, Any] = {"clusters": 3, "restarts": 2, "max_iterations": 8} | keys
     if asked.get("model") == "bc3e":
         del asked["clusters"], asked["restarts"]
-    return ce.Job(name=name, sites=tuple(seats.seats), **asked)
+    return ce.Job(name=name, sites=tuple(played.sites), **asked)
 
 
-def run(seats: Table, job: ce.Job) -> Any:
-    seats.submit(job.definition(), job.name)
-    seats.run()
-    return seats.machine.records[job.name]
+def run(played: FrameByFrame, job: ce.Job) -> Any:
+    played.submit(job.definition(), job.name)
+    played.run()
+    return played.machine.records[job.name]
 
 
-def memberships(seats: Table, site: str, job: str) -> tuple[Reals, list[str]]:
-    path = seats.seats[site].site_files.settings.results / job / "consensus.csv"
+def memberships(played: FrameByFrame, site: str, job: str) -> tuple[Reals, list[str]]:
+    path = played.sites[site].site_files.settings.results / job / "consensus.csv"
     header, *rows = [line.split(",") for line in path.read_text().splitlines()]
     marks = [row[header.index("excluded")] for row in rows] if "excluded" in header else []
     return np.array([[float(value) for value in row[3:6]] for row in rows]), marks
 
 
-def answers(seats: Table) -> list[pb.Answer]:
-    frames = map(pb.SiteFrame.FromString, seats.up_recording)
+def answers(played: FrameByFrame) -> list[pb.Answer]:
+    frames = map(pb.SiteFrame.FromString, played.up_recording)
     return [frame.answer for frame in frames if frame.WhichOneof("frame") == "answer"]
 
 
-def assert_as_simulated(seats: Table, job: ce.Job, tables: dict[str, ce.LabelTable], policy: dict[str, Any]) -> Any:
+def assert_as_simulated(
+    played: FrameByFrame, job: ce.Job, tables: dict[str, ce.LabelTable], policy: dict[str, Any]
+) -> Any:
     """The same bits as on one machine under the same rules; who was left out is said in the same words."""
-    read = {site: ce.LabelTable.from_csv(seats.seats[site].site_files.settings.labels.file) for site in tables}
+    read = {site: ce.LabelTable.from_csv(played.sites[site].site_files.settings.labels.file) for site in tables}
     simulated = ce.simulate(job, read, secrets=SECRETS, policy=policy)
     for site in tables:
-        own, _ = memberships(seats, site, job.name)
+        own, _ = memberships(played, site, job.name)
         np.testing.assert_array_equal(own, simulated.sites[site].memberships)
-        report = json.loads((seats.seats[site].site_files.settings.results / job.name / "report.json").read_text())
+        report = json.loads((played.sites[site].site_files.settings.results / job.name / "report.json").read_text())
         left = [(e["rule"], e["objects"]) for e in report["excluded"]]
         told = [(e.rule, e.objects) for e in simulated.excluded if e.site == site and e.rule.startswith("min_")]
         assert left == told
@@ -95,6 +96,7 @@ def assert_as_simulated(seats: Table, job: ce.Job, tables: dict[str, ce.LabelTab
 # What is left out.
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 def test_blocks_below_a_minimum_are_left_out_and_scored_at_home(tmp_path: Path, privacy: str) -> None:
     tables = {
@@ -103,38 +105,39 @@ def test_blocks_below_a_minimum_are_left_out_and_scored_at_home(tmp_path: Path, 
         "south": table("south", np.r_[0:60, 105:125]),
         "west": table("west", np.r_[5:60, 60:65]),  # five objects with the others only, five with east only
     }
-    seats = seated(tmp_path, tables)
-    job = job_of(seats, privacy=privacy)
-    assert run(seats, job).state == "done"
-    simulated = assert_as_simulated(seats, job, tables, {})
+    played = seated(tmp_path, tables)
+    job = job_of(played, privacy=privacy)
+    assert run(played, job).state == "done"
+    simulated = assert_as_simulated(played, job, tables, {})
     left = {(e.site, e.rule): e.objects for e in simulated.excluded}
     threes = dict.fromkeys((("east", "min_objects"), ("north", "min_objects"), ("south", "min_objects")), 5)
     assert left == threes | {("east", "min_sites"): 5, ("west", "min_sites"): 5}
-    own, marks = memberships(seats, "west", job.name)
+    own, marks = memberships(played, "west", job.name)
     assert marks.count("1") == 5
     assert np.isfinite(own).all()
     assert verify(
-        seats.seats["west"].site_files.settings.state / FILE_NAME, seats.seats["west"].site_files.certificate
+        played.sites["west"].site_files.settings.state / FILE_NAME, played.sites["west"].site_files.certificate
     ).ok
 
 
 def test_objects_of_one_site_count_only_among_those_of_other_sites(tmp_path: Path) -> None:
     """Their shares of the globals are sums over them alone: with fewer than three such sites a total is one's own."""
     tables = {site: table(site, np.r_[0:60, 60:90] if site == "east" else np.r_[0:60]) for site in SITES}
-    seats = seated(tmp_path, tables)
-    job = job_of(seats)
-    assert run(seats, job).state == "done"
-    simulated = assert_as_simulated(seats, job, tables, {})
+    played = seated(tmp_path, tables)
+    job = job_of(played)
+    assert run(played, job).state == "done"
+    simulated = assert_as_simulated(played, job, tables, {})
     assert [(e.site, e.rule, e.objects) for e in simulated.excluded] == [("east", "min_sites", 30)]
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 def test_objects_with_too_few_labels_are_left_out_once_labels_are_counted(tmp_path: Path, privacy: str) -> None:
     tables = {site: table(site, missing=0.35) for site in SITES}
-    seats = seated(tmp_path, tables)
-    job = job_of(seats, privacy=privacy)
-    assert run(seats, job).state == "done"
-    simulated = assert_as_simulated(seats, job, tables, {})
+    played = seated(tmp_path, tables)
+    job = job_of(played, privacy=privacy)
+    assert run(played, job).state == "done"
+    simulated = assert_as_simulated(played, job, tables, {})
     assert sum(e.objects for e in simulated.excluded if e.rule == "min_foreign_columns") > 20
 
 
@@ -144,18 +147,19 @@ def test_votes_on_objects_with_too_few_ballots_are_left_out(tmp_path: Path) -> N
     codes = thin.columns[-1].codes
     assert codes is not None
     codes[:7] = -1  # west is silent about seven objects: three ballots are left, two of which hide the third
-    seats = seated(tmp_path, tables)
+    played = seated(tmp_path, tables)
     write_labels(tmp_path / "west.csv", thin)
-    job = job_of(seats, model="bc3e", classes=(0, 1, 2), privacy="masked")
-    record = run(seats, job)
+    job = job_of(played, model="bc3e", classes=(0, 1, 2), privacy="masked")
+    record = run(played, job)
     assert (record.state, record.reason) == ("done", "")
     left = [
-        json.loads((seats.seats[site].site_files.settings.results / job.name / "report.json").read_text())["excluded"]
+        json.loads((played.sites[site].site_files.settings.results / job.name / "report.json").read_text())["excluded"]
         for site in ("east", "north", "south")
     ]
     assert all([(e["rule"], e["objects"]) for e in own] == [("min_classifiers", 7)] for own in left)
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
     rows = {site: np.arange(30 * at, 30 * (at + 1)) for at, site in enumerate(SITES)}
     tables = {}
@@ -165,16 +169,17 @@ def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
             cells[3:, 3] = -1  # three labels of west in c3 would stand for themselves
         names = ["c0", "c1", "c2", "c3"]
         tables[site] = ce.LabelTable.from_arrays(cells, ids=[f"o{i}" for i in rows[site]], columns=names)
-    seats = seated(tmp_path, tables)
-    job = job_of(seats, privacy="masked")
-    assert run(seats, job).state == "done"
-    simulated = assert_as_simulated(seats, job, tables, {})
+    played = seated(tmp_path, tables)
+    job = job_of(played, privacy="masked")
+    assert run(played, job).state == "done"
+    simulated = assert_as_simulated(played, job, tables, {})
     assert [(e.site, e.rule, e.columns) for e in simulated.excluded] == [("west", "min_objects", ("c3",))]
 
 
 # What is refused.
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 @pytest.mark.parametrize(
     ("rule", "tables", "policy", "keys"),
     [
@@ -193,54 +198,58 @@ def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
 def test_a_rule_refuses_by_its_name_before_a_sum_has_left(
     tmp_path: Path, rule: str, tables: dict[str, ce.LabelTable], policy: str, keys: dict[str, Any]
 ) -> None:
-    seats = seated(tmp_path, tables, f'below_minimum = "refuse"\n{policy}')
-    record = run(seats, job_of(seats, **keys))
+    played = seated(tmp_path, tables, f'below_minimum = "refuse"\n{policy}')
+    record = run(played, job_of(played, **keys))
     assert (record.state, record.rule, record.exit_code) == ("failed", rule, 6)
     if rule != "max_rounds":
-        assert {answer.step for answer in answers(seats)} <= {pb.STEP_OPEN}  # counts, under masks
+        assert {answer.step for answer in answers(played)} <= {pb.STEP_OPEN}  # counts, under masks
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 def test_a_job_of_which_nothing_would_be_left_is_refused(tmp_path: Path) -> None:
-    seats = seated(tmp_path, {s: table(s, columns=1) for s in SITES})
-    record = run(seats, job_of(seats))
+    played = seated(tmp_path, {s: table(s, columns=1) for s in SITES})
+    record = run(played, job_of(played))
     assert (record.state, record.rule) == ("failed", "min_foreign_columns")
-    assert not answers(seats)
+    assert not answers(played)
 
 
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
 def test_a_diffused_start_is_refused_where_the_coordinator_sees_totals(tmp_path: Path) -> None:
-    seats = seated(tmp_path, {s: table(s) for s in SITES})
-    record = run(seats, job_of(seats, model="bc3e", classes=("a", "b"), start="diffused"))
+    played = seated(tmp_path, {s: table(s) for s in SITES})
+    record = run(played, job_of(played, model="bc3e", classes=("a", "b"), start="diffused"))
     assert (record.state, record.rule) == ("failed", "diffused start")
 
 
 # One roster per label file.
 
 
+@pytest.mark.promise("A label file is contributed under one roster unless a person allows another.")
 def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> None:
-    seats = seated(tmp_path, {s: table(s) for s in SITES})
-    assert run(seats, job_of(seats, "first")).state == "done"
-    assert run(seats, job_of(seats, "again")).state == "done"
+    played = seated(tmp_path, {s: table(s) for s in SITES})
+    assert run(played, job_of(played, "first")).state == "done"
+    assert run(played, job_of(played, "again")).state == "done"
     fewer = ce.Job(name="fewer", clusters=3, restarts=1, sites=SITES[:3])
-    record = run(seats, fewer)
+    record = run(played, fewer)
     assert (record.state, record.rule) == ("failed", "one roster per label file")
     for site in SITES[:3]:
-        Rosters(seats.seats[site].site_files.settings.state).allow(SITES[:3], "allowed")
+        Rosters(played.sites[site].site_files.settings.state).allow(SITES[:3], "allowed")
     allowed = ce.Job(name="allowed", clusters=3, restarts=1, sites=SITES[:3], max_iterations=3)
-    assert run(seats, allowed).state == "done"
-    kinds = [line["kind"] for line in entries(seats.seats["east"].site_files.settings.state / FILE_NAME)]
+    assert run(played, allowed).state == "done"
+    kinds = [line["kind"] for line in entries(played.sites["east"].site_files.settings.state / FILE_NAME)]
     assert kinds.count("allow-roster") == 1
 
 
 # Consent.
 
 
+@pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> None:
-    seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
-    job = job_of(seats)
-    assert run(seats, job).state == "aligning"
-    assert not answers(seats)
+    played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    job = job_of(played)
+    assert run(played, job).state == "aligning"
+    assert not answers(played)
     for site in SITES:
-        settings = seats.seats[site].site_files.settings
+        settings = played.sites[site].site_files.settings
         preview = Previews(settings.state).read("job")
         assert preview is not None
         assert preview.waits_for_consent
@@ -252,15 +261,15 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
         assert all(array.contributors == SITES and array.mode == "masked" for array in preview.arrays)
         assert all(met.found >= met.required for array in preview.arrays for met in array.rules)
         Consents(settings.state).decide("job", bytes.fromhex(preview.job_digest), preview.sites, "approved")
-        for frame in seats.seats[site].site_attempts["job"].receive("reconsider", None):
-            session = seats.seats[site].session
+        for frame in played.sites[site].site_attempts["job"].receive("reconsider", None):
+            session = played.sites[site].session
             assert session is not None
-            seats.up.append((session, frame.SerializeToString()))
-    seats.run()
-    assert seats.machine.records["job"].state == "done"
+            played.up.append((session, frame.SerializeToString()))
+    played.run()
+    assert played.machine.records["job"].state == "done"
     # What left is what was announced.
     for site in SITES:
-        settings = seats.seats[site].site_files.settings
+        settings = played.sites[site].site_files.settings
         preview = Previews(settings.state).read("job")
         assert preview is not None
         shapes = {array.name: array.shape for array in preview.arrays}
@@ -273,19 +282,20 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
 
 
 def test_a_declined_job_is_refused(tmp_path: Path) -> None:
-    seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
-    job = job_of(seats)
-    Consents(seats.seats["west"].site_files.settings.state).decide("job", ce_digest(job), SITES, "declined")
-    record = run(seats, job)
+    played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    job = job_of(played)
+    Consents(played.sites["west"].site_files.settings.state).decide("job", ce_digest(job), SITES, "declined")
+    record = run(played, job)
     assert (record.state, record.rule) == ("failed", "consent")
 
 
+@pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_consent_is_to_one_job_and_no_other(tmp_path: Path) -> None:
-    seats = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
     for site in SITES:
-        other = ce_digest(job_of(seats, clusters=4))
-        Consents(seats.seats[site].site_files.settings.state).decide("job", other, SITES, "approved")
-    record = run(seats, job_of(seats))
+        other = ce_digest(job_of(played, clusters=4))
+        Consents(played.sites[site].site_files.settings.state).decide("job", other, SITES, "approved")
+    record = run(played, job_of(played))
     assert (record.state, record.rule) == ("failed", "consent")
 
 
@@ -296,24 +306,25 @@ def ce_digest(job: ce.Job) -> bytes:
 # Broken streams and lost memories.
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 @pytest.mark.parametrize("seed", range(3))
 def test_broken_streams_and_lost_memories_change_nothing(tmp_path: Path, privacy: str, seed: int) -> None:
     tables = {site: table(site, missing=0.2) for site in SITES}
-    seats = seated(tmp_path, tables)
-    job = job_of(seats, privacy=privacy)
-    seats.submit(job.definition())
+    played = seated(tmp_path, tables)
+    job = job_of(played, privacy=privacy)
+    played.submit(job.definition())
     rng, lost = Random(seed), 0
-    while seats.step():
+    while played.step():
         if rng.random() < 0.05 and lost < 12:
             site = rng.choice(SITES)
-            seats.lose_stream(site)
+            played.lose_stream(site)
             if rng.random() < 0.15:
-                seats.lose_memory(site)
-            seats.connect(site)
+                played.lose_memory(site)
+            played.connect(site)
             lost += 1
     assert lost > 3
-    assert seats.machine.records["job"].state == "done"
-    assert_as_simulated(seats, job, tables, {})
-    for seat in seats.seats.values():
-        assert verify(seat.site_files.settings.state / FILE_NAME, seat.site_files.certificate).ok
+    assert played.machine.records["job"].state == "done"
+    assert_as_simulated(played, job, tables, {})
+    for played_site in played.sites.values():
+        assert verify(played_site.site_files.settings.state / FILE_NAME, played_site.site_files.certificate).ok

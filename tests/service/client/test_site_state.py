@@ -28,7 +28,6 @@ from support.commands import (
     run_fixture,  # noqa: F401 (a fixture)
     started,
 )
-from support.tabletop import make_sites
 
 from ce.errors import ConfigError, Refused
 from ce.identity.authority import Authority
@@ -37,6 +36,7 @@ from ce.identity.keys import make_key, read_key, replace_key
 from ce.identity.names import Identity
 from ce.policy import Policy
 from ce.protocol.minimums import RuleCheck
+from ce.testing import make_sites
 from ce_client.daemon.single_instance import is_running, running_daemon, sole_daemon, wake_daemon
 from ce_client.state.attempt_history import AttemptHistory, AttemptRecord
 from ce_client.state.consents import Consents
@@ -122,6 +122,7 @@ def test_a_preview_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert not previews.forget("demo")
 
 
+@pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_a_consent_holds_for_the_very_job_and_roster(tmp_path: Path) -> None:
     consents = Consents(tmp_path)
     assert consents.decision("demo", DIGEST, SITES) is None
@@ -176,6 +177,7 @@ def test_a_job_without_a_preview_cannot_be_decided(run: Run, north: Path, comman
     assert early.sentence.startswith("there is no preview of job 'demo': not all sites have enrolled yet")
 
 
+@pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 @pytest.mark.parametrize(("command", "decision"), [("approve", "approved"), ("decline", "declined")])
 def test_a_decision_is_bound_to_what_was_seen(run: Run, north: Path, command: str, decision: str) -> None:
     JobIndex(north / "state").write(JobEntry("demo", "offered", 1, sites=SITES))
@@ -254,6 +256,7 @@ def test_looking_does_not_keep_a_daemon_from_starting(tmp_path: Path) -> None:
 # Rosters.
 
 
+@pytest.mark.promise("A label file is contributed under one roster unless a person allows another.")
 def test_a_label_file_is_contributed_under_one_roster(tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("one")

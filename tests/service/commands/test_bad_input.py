@@ -32,12 +32,12 @@ from support.commands import (
 )
 from support.forged_certificates import SERVER, FalseServer, forge
 from support.processes import Deployment, free_port
-from support.tabletop import Table, make_sites
 
 import ce
 from ce.errors import ConfigError
 from ce.identity.authority import Authority
 from ce.service.settings import check_address
+from ce.testing import FrameByFrame, make_sites
 from ce.transport.frames import PROTOCOL
 from ce.transport.tls import TlsCredentials
 from ce_client.config import ClientSettings
@@ -92,6 +92,7 @@ def _north(tmp_path: Path) -> Path:
 # Jobs.
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize(
     ("keys", "code", "sentence"),
     [
@@ -162,7 +163,7 @@ def test_a_job_that_is_too_large_for_the_coordinator_is_bad_input(
     files = {site: tmp_path / f"{site}.csv" for site in SITES}
     for site, path in files.items():
         write_labels(path, site)
-    table = Table(make_sites(tmp_path, files), limits)
+    table = FrameByFrame(make_sites(tmp_path, files), limits)
     table.connect()
     table.submit(ce.Job(name="large", clusters=30, restarts=10_000, sites=SITES, privacy="plain").definition())
     table.run()
@@ -179,7 +180,7 @@ def test_a_job_that_a_site_has_no_memory_for_is_refused_before_it_is_taken(tmp_p
     home = tmp_path / "north" / "client.toml"
     home.write_text(f"largest_state = 10_000\n{home.read_text()}")
     settings["north"] = ClientSettings.read(home)
-    table = Table(settings)
+    table = FrameByFrame(settings)
     table.connect()
     table.submit(ce.Job(name="large", clusters=5, restarts=50, sites=SITES, privacy="plain").definition())
     table.run()
@@ -195,6 +196,7 @@ def test_a_job_that_a_site_has_no_memory_for_is_refused_before_it_is_taken(tmp_p
 # Keys of files.
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -225,6 +227,7 @@ def test_a_mistake_in_coordinator_toml(run: Run, hub: Path, text: str, sentence:
     assert sentence in checked.json["checks"][0]["sentence"]
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize(
     ("file", "text", "sentence"),
     [
@@ -554,6 +557,7 @@ def test_a_passphrase_for_a_key_that_is_not_encrypted(run: Run, hub: Path, monke
     assert "operator.key is not encrypted although a passphrase is given" in refused.sentence
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 def test_the_files_of_another_authority(run: Run, deployment: Deployment, hub: Path, tmp_path: Path) -> None:
     """One wrong file is found at home; a whole set of another coordinator's when that one is called."""
     lone = tmp_path / "lone"
@@ -748,6 +752,7 @@ def test_what_answers_is_not_a_coordinator(
     )
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 def test_a_coordinator_that_does_not_answer_in_time(run: Run, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -25,7 +25,6 @@ from support.commands import (
     write_job,
 )
 from support.processes import Deployment
-from support.tabletop import make_sites
 
 import ce
 from ce.identity.certificates import fingerprint
@@ -33,6 +32,7 @@ from ce.identity.keys import make_key, read_key, read_secret
 from ce.identity.requests import read_csr
 from ce.policy import Policy
 from ce.service.settings import reference
+from ce.testing import make_sites
 from ce_client.cli.main import cli
 from ce_client.config import ENV_PREFIX, ClientSettings, Labels, Log
 from ce_client.daemon.connection import Connection

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.processes import write_labels
-from support.tabletop import Table, make_sites, seat_of
 
 import ce
 from ce.errors import CeError, ConfigError, LimitReached, MessageError
@@ -22,12 +20,11 @@ from ce.job import LARGEST_FILE, Job
 from ce.protocol.engine.snapshots import pack
 from ce.service import checkpoints
 from ce.service.checkpoints import CheckpointFailed, CheckpointFiles, CheckpointId, local_key
+from ce.testing import FrameByFrame, make_sites, open_site, write_labels
 from ce.transport.frames import MOST_HELD, PROTOCOL
 from ce_client import config as client
 from ce_client.config import ClientSettings
 from ce_client.state.job_index import JobEntry, JobIndex
-from ce_coordinator.core.checkpoint_schedule import CheckpointSettings
-from ce_client.state.job_index import Entry, JobIndex
 from ce_coordinator.config import CheckpointSettings
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.instructions import Close, SaveSite, Send
@@ -70,6 +67,7 @@ TESTED: Mapping[str, str] = {
 }
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 def test_every_limit_of_the_configuration_has_a_test() -> None:
     keys = {f"limits.{own.name}" for own in fields(Limits)}
     keys |= {f"checkpoints.{own.name}" for own in fields(CheckpointSettings) if own.type == "int"}
@@ -107,13 +105,13 @@ def job(name: str = "job", **keys: Any) -> ce.Job:
     return ce.Job(name=name, **(asked | {"sites": SITES} | keys))
 
 
-def sit(sites: Mapping[str, ClientSettings], limits: Limits | None = None) -> Table:
-    table = Table(sites, limits)
+def sit(sites: Mapping[str, ClientSettings], limits: Limits | None = None) -> FrameByFrame:
+    table = FrameByFrame(sites, limits)
     table.connect()
     return table
 
 
-def run(table: Table, name: str = "job", **keys: Any) -> Any:
+def run(table: FrameByFrame, name: str = "job", **keys: Any) -> Any:
     """The record of a job that was let run."""
     table.submit(job(name, **keys).definition(), name)
     table.run()
@@ -124,7 +122,7 @@ def run(table: Table, name: str = "job", **keys: Any) -> Any:
 
 
 def test_jobs_at_once_run_and_further_ones_wait(sites: dict[str, ClientSettings]) -> None:
-    table = Table(sites, Limits(jobs_at_once=2, jobs_waiting=2))
+    table = FrameByFrame(sites, Limits(jobs_at_once=2, jobs_waiting=2))
     for name in "abcd":
         table.submit(job(name).definition(), name)
     assert list(table.machine.runs) == ["a", "b"]
@@ -155,7 +153,7 @@ def test_a_definition_as_large_as_may_be() -> None:
 
 
 def test_a_token_as_long_as_may_be(sites: dict[str, ClientSettings]) -> None:
-    table = Table(sites)
+    table = FrameByFrame(sites)
     table.submit(job().definition(), "t" * 100)
     with pytest.raises(CeError, match="1 to 100 characters"):
         table.submit(job("b").definition(), "t" * 101)
@@ -164,6 +162,7 @@ def test_a_token_as_long_as_may_be(sites: dict[str, ClientSettings]) -> None:
 # What a site claims.
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 @pytest.mark.parametrize(
     ("key", "exact"),
     [
@@ -201,18 +200,25 @@ def test_a_site_that_forgets_again_and_again_is_waited_for_so_often(sites: dict[
     assert run(table, "another").state == "done"
 
 
-@pytest.mark.parametrize("held", [MOST_HELD, MOST_HELD + 1])
-def test_a_hello_with_as_many_jobs_as_it_may_list(sites: dict[str, ClientSettings], held: int) -> None:
-    table = sit(sites)
+def hello_with(held: int) -> pb.Hello:
     hello = pb.Hello(site="west", protocol=PROTOCOL, instance=bytes(16))
     hello.held.extend(pb.Held(job=f"{number}") for number in range(held))
-    if held > MOST_HELD:
-        with pytest.raises(MessageError, match="at most 10,000 jobs in held, got 16 and 10,001"):
-            table.machine.connected(99, "west", "", hello, table.now)
-    else:
-        steps = table.machine.connected(99, "west", "", hello, table.now)
-        assert len([step for step in steps if isinstance(step, Send)]) == 1 + held
-        assert len([step for step in steps if isinstance(step, Close)]) == 1
+    return hello
+
+
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
+def test_a_hello_may_list_as_many_jobs_as_the_limit(sites: dict[str, ClientSettings]) -> None:
+    table = sit(sites)
+    steps = table.machine.connected(99, "west", "", hello_with(MOST_HELD), table.now)
+    assert len([step for step in steps if isinstance(step, Send)]) == 1 + MOST_HELD
+    assert len([step for step in steps if isinstance(step, Close)]) == 1
+
+
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
+def test_a_hello_that_lists_more_jobs_than_the_limit_is_refused(sites: dict[str, ClientSettings]) -> None:
+    table = sit(sites)
+    with pytest.raises(MessageError, match="at most 10,000 jobs in held"):
+        table.machine.connected(99, "west", "", hello_with(MOST_HELD + 1), table.now)
 
 
 # What a coordinator asks of a site.
@@ -237,6 +243,7 @@ def test_a_job_as_large_as_a_site_takes(sites: dict[str, ClientSettings]) -> Non
     assert run(table, "small", restarts=1).state == "done"
 
 
+@pytest.mark.promise("Every limit has a test at the limit and beyond it.")
 def test_a_message_as_large_as_a_site_takes(sites: dict[str, ClientSettings]) -> None:
     # The largest message is the task with messages of all starts, or the rows of the one block.
     def attempt(name: str, most: int) -> Any:
@@ -251,13 +258,13 @@ def test_a_message_as_large_as_a_site_takes(sites: dict[str, ClientSettings]) ->
 
 def test_as_many_jobs_as_a_site_is_in_at_once(sites: dict[str, ClientSettings]) -> None:
     """One more used to cost it its stream, and with it all the others, again and again."""
-    table = Table(limited(sites, "north", jobs_at_once=2))
+    table = FrameByFrame(limited(sites, "north", jobs_at_once=2))
     table.connect("north")
     for name in "abc":
         table.submit(job(name).definition(), name)
     table.run()
     assert table.closed == []
-    assert sorted(table.seats["north"].site_attempts) == ["a", "b"]
+    assert sorted(table.sites["north"].site_attempts) == ["a", "b"]
     assert refused_by(table.machine.records["c"], "north", "limits.jobs_at_once")
     assert JobIndex(sites["north"].state).find("c") is None
     table.connect("east", "west")
@@ -285,22 +292,22 @@ def test_a_job_of_as_many_sites_as_a_site_allows(sites: dict[str, ClientSettings
 def test_a_ledger_as_large_as_it_may_be(sites: dict[str, ClientSettings]) -> None:
     table = sit(sites)
     assert run(table).state == "done"
-    size = table.seats["north"].ledger.size
+    size = table.sites["north"].ledger.size
     assert size == (sites["north"].state / "ledger.jsonl").stat().st_size
     assert run(sit(limited(sites, "north", ledger_bytes=size + 1)), "to it").state == "done"
     table = sit(limited(sites, "north", ledger_bytes=size + 1))
-    grown = table.seats["north"].ledger.size
+    grown = table.sites["north"].ledger.size
     assert refused_by(run(table, "past"), "north", "limits.ledger_bytes")
-    assert table.seats["north"].ledger.size == grown
+    assert table.sites["north"].ledger.size == grown
 
 
 def test_what_a_site_lists_in_hello_has_an_end(sites: dict[str, ClientSettings], monkeypatch: Any) -> None:
     """A coordinator that takes offers back without an end could otherwise make its Hello too long for any."""
     monkeypatch.setattr("ce_client.daemon.jobs.MOST_HELD", 5)
-    seat = seat_of(sites["north"])
+    played_site = open_site(sites["north"])
     for number in range(6):
-        seat.site_jobs._job_index.write(JobEntry(f"{number}", "offered", 1))
-    assert len(seat.site_jobs.held()) == 5
+        played_site.site_jobs._job_index.write(JobEntry(f"{number}", "offered", 1))
+    assert len(played_site.site_jobs.held()) == 5
 
 
 @pytest.mark.parametrize(
@@ -314,45 +321,45 @@ def test_what_a_site_lists_in_hello_has_an_end(sites: dict[str, ClientSettings],
     ids=["a long name", "a very long name", "a long roster", "many sites"],
 )
 def test_offers_that_cannot_be_leave_nothing_behind(sites: dict[str, ClientSettings], offer: pb.Offer) -> None:
-    seat = seat_of(sites["north"])
+    played_site = open_site(sites["north"])
     for epoch in (1, 2):
         offer.epoch = epoch
-        own = seat.site_jobs.addressed("offer", offer)
+        own = played_site.site_jobs.addressed("offer", offer)
         assert own is not None
-        assert not seat.site_jobs.engaged(own)
+        assert not played_site.site_jobs.engaged(own)
         (reply,) = own.receive("offer", offer)
         assert reply.WhichOneof("frame") == "refusal"
         assert len(reply.refusal.sentence) < 200
-        seat.site_jobs.note(own)
+        played_site.site_jobs.note(own)
     assert [path.name for path in sites["north"].state.rglob("*") if path.is_file()] == ["ledger.jsonl"]
-    assert seat.site_jobs.held() == []
+    assert played_site.site_jobs.held() == []
 
 
 def test_a_flood_of_offers_that_come_to_nothing_leaves_what_the_limit_says(sites: dict[str, ClientSettings]) -> None:
-    seat = seat_of(replace(sites["north"], limits=client.Limits(jobs_remembered=20)))
+    played_site = open_site(replace(sites["north"], limits=client.Limits(jobs_remembered=20)))
     for number in range(200):
         name = f"job {number}"
         offer = pb.Offer(job=name, epoch=1, definition=job(name).definition(), roster=SITES)
-        own = seat.site_jobs.addressed("offer", offer)
+        own = played_site.site_jobs.addressed("offer", offer)
         assert own is not None
         list(own.receive("offer", offer))
-        seat.site_jobs.note(own)
-        seat.site_jobs.ended(pb.Ended(job=name, epoch=1, state="cancelled", reason="again"))
+        played_site.site_jobs.note(own)
+        played_site.site_jobs.ended(pb.Ended(job=name, epoch=1, state="cancelled", reason="again"))
     files = [path for path in sites["north"].state.rglob("*") if path.is_file()]
     assert len(files) <= 1 + 2 * 20
     assert (sites["north"].state / "ledger.jsonl").stat().st_size < 1000
-    assert not seat.site_jobs.site_attempts
-    assert not seat.site_jobs._noted
+    assert not played_site.site_jobs.site_attempts
+    assert not played_site.site_jobs._noted
 
 
 def test_how_a_job_ended_is_kept_in_a_line(sites: dict[str, ClientSettings]) -> None:
     """Whatever a coordinator says, and however much of it."""
-    table = Table(sites)
+    table = FrameByFrame(sites)
     table.connect("north")
     table.submit(job().definition())
     table.run()
     said = pb.Ended(job="job", epoch=1, state="no such state", reason="\x1b[2J\n" + "x" * 2**20, rule="r" * 2**20)
-    site_jobs = table.seats["north"].site_jobs
+    site_jobs = table.sites["north"].site_jobs
     site_jobs.ended(said)
     entry = JobIndex(sites["north"].state).entry("job")
     assert (entry.state, entry.over) == ("failed", True)
@@ -365,14 +372,14 @@ def test_a_site_that_comes_and_goes_does_not_keep_the_disk_busy(sites: dict[str,
     table = sit(sites)
     saved = 0
     for _ in range(50):
-        session = table.seats["west"].session
+        session = table.sites["west"].session
         assert session is not None
         steps = table.machine.disconnected(session, "lost", table.now)
         table.connect("west")
         saved += sum(isinstance(step, SaveSite) for step in steps)
     assert saved == 0
     table.now += 60.0
-    session = table.seats["west"].session
+    session = table.sites["west"].session
     assert session is not None
     (record,) = (s.record for s in table.machine.disconnected(session, "lost", table.now) if isinstance(s, SaveSite))
     assert record.last_seen == table.now
@@ -411,6 +418,6 @@ def test_a_key_of_checkpoints_that_is_none_is_not_used(tmp_path: Path, content: 
 
 def test_a_job_without_checkpoints_is_done_all_the_same(sites: dict[str, ClientSettings]) -> None:
     small = configured(sites, "north", largest_checkpoint=1)
-    table = Table(small, interval=CheckpointInterval(every_s=0, every_exchanges=1))
+    table = FrameByFrame(small, interval=CheckpointInterval(every_s=0, every_exchanges=1))
     table.connect()
     assert run(table, max_iterations=4).state == "done"

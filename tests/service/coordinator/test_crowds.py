@@ -141,6 +141,7 @@ def entered(gate: CallLimits, *certificates: bytes) -> Iterator[None]:
         yield
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_as_many_calls_as_the_limits_say_and_no_more() -> None:
     gate = CallLimits(Limits(streams=4, streams_per_certificate=2))
     for _ in range(2):  # all that was taken is given back
@@ -158,6 +159,7 @@ def test_as_many_calls_as_the_limits_say_and_no_more() -> None:
     assert not gate._open
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_one_certificate_cannot_keep_the_others_out(deployment: Deployment) -> None:
     """Streams that say nothing, on many connections and on one, and calls whose question never comes."""
 
@@ -192,6 +194,7 @@ def test_one_certificate_cannot_keep_the_others_out(deployment: Deployment) -> N
     play(scene)
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 @pytest.mark.parametrize(("path", "says"), [(CONNECT, "hello: did not arrive within"), (CHECK, "request: did not")])
 def test_who_does_not_say_what_it_wants_is_not_waited_for(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, path: str, says: str
@@ -228,6 +231,7 @@ def test_a_byte_now_and_then_is_not_a_hello(deployment: Deployment, monkeypatch:
     play(scene)
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 @pytest.mark.parametrize("stage", ["nothing", "half a handshake", "a connection without a call"])
 def test_a_connection_that_goes_no_further_is_ended(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, stage: str
@@ -255,6 +259,7 @@ def test_a_connection_that_goes_no_further_is_ended(
     play(scene)
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_who_asks_and_never_reads_is_cut_off(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

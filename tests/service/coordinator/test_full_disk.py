@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.processes import Deployment, write_labels
-from support.run_coordinator import ConductedTable, Disk
-from support.tabletop import Table, make_sites
+from support.processes import Deployment
+from support.run_coordinator import Disk, RunnerFrameByFrame
 
 import ce
 from ce.errors import JobFailed
 from ce.service.checkpoints import CheckpointFiles
+from ce.testing import FrameByFrame, make_sites, write_labels
 from ce_client.config import ClientSettings
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
@@ -56,8 +56,8 @@ def play(scene: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(asyncio.wait_for(scene(), 60))
 
 
-def states(table: ConductedTable, site: str) -> list[str]:
-    return [entry.state for entry in table.seats[site].site_jobs._job_index.entries()]
+def states(table: RunnerFrameByFrame, site: str) -> list[str]:
+    return [entry.state for entry in table.sites[site].site_jobs._job_index.entries()]
 
 
 @pytest.fixture(name="soon")
@@ -66,7 +66,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "RETRY_S", 0.01)
 
 
-async def until(table: ConductedTable, there: Callable[[], bool]) -> None:
+async def until(table: RunnerFrameByFrame, there: Callable[[], bool]) -> None:
     """The conductor's own timer tries again; each of its ticks is looked at."""
     assert table.runner is not None
     ticked = asyncio.Event()
@@ -89,7 +89,7 @@ async def until(table: ConductedTable, there: Callable[[], bool]) -> None:
 def test_a_job_that_cannot_be_recorded_was_never_submitted(sites: dict[str, ClientSettings]) -> None:
     async def scene() -> None:
         store = Disk()
-        table = ConductedTable(sites, store)
+        table = RunnerFrameByFrame(sites, store)
         table.connect()
         store.full_for = {"submitted", "enrolling"}
         with pytest.raises(JobFailed, match="SQLITE_FULL"):
@@ -111,7 +111,7 @@ def test_a_submission_writes_one_record(sites: dict[str, ClientSettings]) -> Non
 
     async def scene() -> None:
         store = Disk()
-        table = ConductedTable(sites, store, Limits(jobs_at_once=1))
+        table = RunnerFrameByFrame(sites, store, Limits(jobs_at_once=1))
         for name in ("first", "second", "first"):
             table.submit(job(name).definition(), name)
         assert store.saved == [("first", "enrolling"), ("second", "submitted")]
@@ -124,6 +124,7 @@ def test_a_submission_writes_one_record(sites: dict[str, ClientSettings]) -> Non
     play(scene)
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("state", ["aligning", "running"])
 def test_a_job_whose_state_cannot_be_written_fails_and_is_written_down_later(
@@ -131,7 +132,7 @@ def test_a_job_whose_state_cannot_be_written_fails_and_is_written_down_later(
 ) -> None:
     async def scene() -> None:
         store = Disk()
-        table = ConductedTable(sites, store)
+        table = RunnerFrameByFrame(sites, store)
         table.connect()
         store.full_for = {state, "failed"}
         table.submit(job().definition())
@@ -158,19 +159,19 @@ def test_a_job_whose_state_cannot_be_written_fails_and_is_written_down_later(
 def test_that_a_job_is_done_is_announced_when_it_is_written(sites: dict[str, ClientSettings]) -> None:
     async def scene() -> None:
         store = Disk()
-        table = ConductedTable(sites, store)
+        table = RunnerFrameByFrame(sites, store)
         table.connect()
         store.full_for = {"done"}
         table.submit(job().definition())
         await table.rest()
         assert store.job("first").state == "running"  # type: ignore[union-attr]
         assert states(table, "north") == ["running"]
-        assert "first" in table.seats["north"].site_attempts
+        assert "first" in table.sites["north"].site_attempts
         store.full_for = set()
         await until(table, lambda: store.saved[-1] == ("first", "done"))
         await table.rest()
         assert states(table, "north") == ["done"]
-        assert table.seats["north"].site_attempts == {}
+        assert table.sites["north"].site_attempts == {}
 
     play(scene)
 
@@ -181,7 +182,7 @@ def test_jobs_in_line_wait_until_the_store_works_again(sites: dict[str, ClientSe
 
     async def scene() -> None:
         store = Disk()
-        table = ConductedTable(sites, store, Limits(jobs_at_once=1))
+        table = RunnerFrameByFrame(sites, store, Limits(jobs_at_once=1))
         table.connect("east")
         for name in ("first", "second", "third"):
             table.submit(job(name).definition(), name)
@@ -210,7 +211,7 @@ def test_jobs_in_line_wait_until_the_store_works_again(sites: dict[str, ClientSe
 def test_a_job_that_cannot_leave_the_line_fails_and_the_next_one_waits(sites: dict[str, ClientSettings]) -> None:
     async def scene() -> None:
         store = Disk()
-        table = ConductedTable(sites, store, Limits(jobs_at_once=1))
+        table = RunnerFrameByFrame(sites, store, Limits(jobs_at_once=1))
         table.connect()
         for name in ("first", "second", "third"):
             table.submit(job(name).definition(), name)
@@ -230,7 +231,7 @@ def test_what_could_not_be_written_is_tried_once_more_before_the_coordinator_sto
 ) -> None:
     async def scene() -> None:
         store = Disk()
-        table = ConductedTable(sites, store)
+        table = RunnerFrameByFrame(sites, store)
         table.connect()
         store.full_for = {"running", "failed"}
         table.submit(job().definition())
@@ -269,7 +270,7 @@ class SmallDisk:
         return path.startswith(self._directory)
 
 
-def until_told(table: Table, site: str, kind: str, step: int = 0) -> None:
+def until_told(table: FrameByFrame, site: str, kind: str, step: int = 0) -> None:
     """Go on until the next message of that kind is about to reach the site."""
     while True:
         if table.down[site]:
@@ -293,6 +294,7 @@ SENTENCES = {
 }
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 @pytest.mark.parametrize(("moment", "said"), SENTENCES.items(), ids=str)
 def test_a_site_without_room_refuses_and_takes_part_again_when_there_is(
     sites: dict[str, ClientSettings],
@@ -301,7 +303,7 @@ def test_a_site_without_room_refuses_and_takes_part_again_when_there_is(
     moment: tuple[str, int],
     said: tuple[int, str],
 ) -> None:
-    table = Table(sites)
+    table = FrameByFrame(sites)
     table.connect()
     table.submit(job().definition())
     until_told(table, "north", *moment)
@@ -319,10 +321,10 @@ def test_a_site_without_room_refuses_and_takes_part_again_when_there_is(
     assert table.machine.records["second"].state == "done"
     # All that was sent is in a ledger, and ledgers are whole.
     heads = set()
-    for site, seat in table.seats.items():
-        seat.site_jobs.stopped()
+    for site, played_site in table.sites.items():
+        played_site.site_jobs.stopped()
         ledger = sites[site].state / LEDGER
-        assert verify(ledger, seat.site_files.certificate).head
+        assert verify(ledger, played_site.site_files.certificate).head
         heads |= {line["hash"] for line in entries(ledger)}
     sent = [pb.SiteFrame.FromString(frame) for frame in table.up_recording]
     answers = [frame.answer for frame in sent if frame.WhichOneof("frame") == "answer"]
@@ -333,7 +335,7 @@ def test_a_site_without_room_refuses_and_takes_part_again_when_there_is(
 def test_results_that_the_disk_has_no_room_for_fail_the_job_and_leave_nothing_behind(
     sites: dict[str, ClientSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = Table(sites)
+    table = FrameByFrame(sites)
     table.connect()
     table.submit(job().definition())
     until_told(table, "north", "task", pb.STEP_FINISH)
@@ -353,13 +355,14 @@ def test_results_that_the_disk_has_no_room_for_fail_the_job_and_leave_nothing_be
     assert table.machine.records["third"].state == "done"
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 @pytest.mark.parametrize("whose", ["the coordinator's", "a site's"])
 def test_a_job_goes_on_without_checkpoints_that_the_disk_has_no_room_for(
     sites: dict[str, ClientSettings], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     async def scene() -> None:
         kept = CheckpointFiles(tmp_path / "kept", bytes(32), 2**20)
-        table = ConductedTable(sites, Disk(), None, CheckpointInterval(every_s=0, every_exchanges=1), kept)
+        table = RunnerFrameByFrame(sites, Disk(), None, CheckpointInterval(every_s=0, every_exchanges=1), kept)
         table.connect()
         checkpoints = {"the coordinator's": tmp_path / "kept", "a site's": sites["north"].state / "checkpoints"}
         disk = SmallDisk(checkpoints[whose], monkeypatch)
@@ -402,31 +405,38 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def test_a_coordinator_whose_disk_is_full_keeps_serving(tmp_path: Path, small_disk: Path) -> None:
-    own = f'store = "{small_disk}/store.sqlite"\n[checkpoints]\ndirectory = "{small_disk}/checkpoints"\n'
-    with Deployment(tmp_path / "deployment", SITES, configuration=own) as deployment:
+@pytest.fixture(name="deployment")
+def _deployment(tmp_path: Path, small_disk: Path) -> Iterator[Deployment]:
+    """Daemons whose coordinator has its store on the small disk; one job is done."""
+    where = f'store = "{small_disk}/store.sqlite"\n[checkpoints]\ndirectory = "{small_disk}/checkpoints"\n'
+    with Deployment(tmp_path / "deployment", SITES, configuration=where) as deployment:
         for at, site in enumerate(SITES):
             columns = np.random.default_rng(at).integers(0, 2, (20, 2))
             names = [f"{site}{j}" for j in range(2)]
             table = ce.LabelTable.from_arrays(columns, ids=[f"o{i}" for i in range(20)], columns=names)
             deployment.write_labels(site, table)
         assert deployment.run(job()).state == "done"
-        ballast = fill(small_disk)
-        hub = deployment.processes["hub"]
-        refused = None
-        for number in range(100):  # until what the store had left is used up
-            try:
-                status = deployment.run(job(f"without room {number}"))
-            except JobFailed as error:
-                refused = error
-                break
-            if status.state == "failed":
-                assert status.reason == CANNOT
-                break
-        assert refused is None or "SQLITE_FULL" in str(refused)
-        assert hub.alive
-        ballast.unlink()
-        if refused is None:
-            hub.wait_for("store works again")
+        yield deployment
+        assert deployment.processes["hub"].alive
         assert deployment.run(job("with room")).state == "done"
         assert deployment.ask(lambda stub, timeout: stub.GetJob(operator_pb.GetJobRequest(job="first"))).state == "done"
+
+
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
+def test_a_job_is_refused_when_the_coordinators_disk_is_full(deployment: Deployment, small_disk: Path) -> None:
+    ballast = fill(small_disk)
+    with pytest.raises(JobFailed, match="SQLITE_FULL"):
+        deployment.run(job("without room"))
+    ballast.unlink()
+
+
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
+def test_a_job_that_waits_fails_when_the_coordinators_disk_is_full(deployment: Deployment, small_disk: Path) -> None:
+    assert deployment.processes[SITES[-1]].stop() == 0
+    deployment.submit(job("without room"))
+    ballast = fill(small_disk)
+    deployment.start(SITES[-1])
+    status = deployment.wait("without room")
+    assert (status.state, status.reason) == ("failed", CANNOT)
+    ballast.unlink()
+    deployment.processes["hub"].wait_for("store works again")

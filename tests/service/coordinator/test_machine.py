@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.processes import write_labels
-from support.tabletop import Table, make_sites
 
 import ce
 from ce.errors import (
@@ -26,6 +24,7 @@ from ce.errors import (
     VersionMismatch,
 )
 from ce.job import PRIVACY
+from ce.testing import FrameByFrame, make_sites, write_labels
 from ce_client.state.attempt_history import AttemptHistory
 from ce_coordinator.core.attempt import JobAttempt
 from ce_coordinator.core.attempt_rounds import AttemptRounds
@@ -45,7 +44,7 @@ def job(name: str = "job", **keys: object) -> ce.Job:
 
 
 @pytest.fixture(name="sit")
-def _sit(tmp_path: Path) -> Callable[..., Table]:
+def _sit(tmp_path: Path) -> Callable[..., FrameByFrame]:
     """A table with three sites; nobody has connected."""
     rng = np.random.default_rng(0)
     truth = rng.integers(0, 2, 30)
@@ -59,12 +58,12 @@ def _sit(tmp_path: Path) -> Callable[..., Table]:
             paths[site], ce.LabelTable.from_arrays(columns[rows], ids=[f"o{i}" for i in range(30)][rows], columns=names)
         )
     settings = make_sites(tmp_path, paths)
-    return lambda limits=None: Table(settings, limits)
+    return lambda limits=None: FrameByFrame(settings, limits)
 
 
 @pytest.mark.parametrize("privacy", PRIVACY)
 def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(
-    sit: Callable[..., Table], privacy: str
+    sit: Callable[..., FrameByFrame], privacy: str
 ) -> None:
     table = sit()
     table.connect()
@@ -97,7 +96,7 @@ def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(
     ],
 )
 def test_what_cannot_be_a_job_is_refused_at_once(
-    sit: Callable[..., Table], keys: dict[str, object], error: type[CeError], sentence: str
+    sit: Callable[..., FrameByFrame], keys: dict[str, object], error: type[CeError], sentence: str
 ) -> None:
     table = sit()
     with pytest.raises(error, match=sentence):
@@ -106,12 +105,12 @@ def test_what_cannot_be_a_job_is_refused_at_once(
 
 
 @pytest.mark.parametrize("definition", [b"", b"[]", b"{", b'{"clusters": 2, "clutsers": 3}', b"\xff", b'{"name": 3}'])
-def test_what_is_no_definition_is_refused(sit: Callable[..., Table], definition: bytes) -> None:
+def test_what_is_no_definition_is_refused(sit: Callable[..., FrameByFrame], definition: bytes) -> None:
     with pytest.raises(ConfigError):
         sit().submit(definition)
 
 
-def test_the_same_token_and_job_are_one_job(sit: Callable[..., Table]) -> None:
+def test_the_same_token_and_job_are_one_job(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.submit(job().definition(), "token")
     table.submit(job().definition(), "token")
@@ -124,7 +123,7 @@ def test_the_same_token_and_job_are_one_job(sit: Callable[..., Table]) -> None:
         table.submit(job("other").definition(), "")
 
 
-def test_jobs_wait_in_line_and_the_line_has_an_end(sit: Callable[..., Table]) -> None:
+def test_jobs_wait_in_line_and_the_line_has_an_end(sit: Callable[..., FrameByFrame]) -> None:
     table = sit(Limits(jobs_at_once=1, jobs_waiting=2))
     for name in ("first", "second", "third"):
         table.submit(job(name).definition(), name)
@@ -138,7 +137,8 @@ def test_jobs_wait_in_line_and_the_line_has_an_end(sit: Callable[..., Table]) ->
     assert [table.machine.records[name].state for name in ("first", "third")] == ["done", "done"]
 
 
-def test_who_does_not_enrol_in_time_is_named(sit: Callable[..., Table]) -> None:
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
+def test_who_does_not_enrol_in_time_is_named(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect("east")
     table.submit(job(deadlines={"enrol_s": 60.0}).definition())
@@ -155,8 +155,11 @@ def test_who_does_not_enrol_in_time_is_named(sit: Callable[..., Table]) -> None:
     assert table.machine.next_deadline is None
 
 
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 @pytest.mark.parametrize(("on_dropout", "state"), [("fail", "failed"), ("wait", "running")])
-def test_a_round_without_an_answer_ends_as_the_job_says(sit: Callable[..., Table], on_dropout: str, state: str) -> None:
+def test_a_round_without_an_answer_ends_as_the_job_says(
+    sit: Callable[..., FrameByFrame], on_dropout: str, state: str
+) -> None:
     table = sit()
     table.connect()
     table.submit(job(on_dropout=on_dropout, deadlines={"round_s": 10.0, "job_s": 100.0}).definition())
@@ -177,7 +180,8 @@ def test_a_round_without_an_answer_ends_as_the_job_says(sit: Callable[..., Table
     assert table.machine.records["job"].state == "done"
 
 
-def test_no_job_outlives_its_deadline(sit: Callable[..., Table]) -> None:
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
+def test_no_job_outlives_its_deadline(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect("east", "north")
     table.submit(job(deadlines={"job_s": 30.0}).definition())
@@ -187,7 +191,7 @@ def test_no_job_outlives_its_deadline(sit: Callable[..., Table]) -> None:
     assert "longer than its deadlines.job_s of 30 s; it waited for west" in table.machine.records["job"].reason
 
 
-def test_a_restarted_coordinator_goes_on_where_its_store_says(sit: Callable[..., Table]) -> None:
+def test_a_restarted_coordinator_goes_on_where_its_store_says(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect()
     table.submit(job("over").definition(), "over")
@@ -208,7 +212,7 @@ def test_a_restarted_coordinator_goes_on_where_its_store_says(sit: Callable[...,
     assert machine.records["open"].epoch == 2
 
 
-def test_a_refusal_names_site_and_rule_and_reaches_everybody(sit: Callable[..., Table], tmp_path: Path) -> None:
+def test_a_refusal_names_site_and_rule_and_reaches_everybody(sit: Callable[..., FrameByFrame], tmp_path: Path) -> None:
     table = sit()
     (tmp_path / "north" / "policy.toml").write_text('weakest_privacy = "masked"\nmin_sites = 1\n')
     table.connect()
@@ -217,10 +221,10 @@ def test_a_refusal_names_site_and_rule_and_reaches_everybody(sit: Callable[..., 
     record = table.machine.records["job"]
     assert (record.state, record.rule, record.exit_code) == ("failed", "weakest_privacy", 6)
     assert record.reason.startswith('north: the job\'s sums are "plain"')
-    assert all(not seat.site_attempts for seat in table.seats.values()), "a site was not told"
+    assert all(not played_site.site_attempts for played_site in table.sites.values()), "a site was not told"
 
 
-def test_cancelling_tells_everybody_and_twice_is_once(sit: Callable[..., Table]) -> None:
+def test_cancelling_tells_everybody_and_twice_is_once(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect()
     table.submit(job().definition())
@@ -231,10 +235,10 @@ def test_cancelling_tells_everybody_and_twice_is_once(sit: Callable[..., Table])
     record = table.machine.records["job"]
     assert (record.state, record.reason, record.exit_code) == ("cancelled", "cancelled by olga", 8)
     assert table.machine.jobs.cancel("job", "otto", table.now) == []
-    assert all(not seat.site_attempts for seat in table.seats.values())
+    assert all(not played_site.site_attempts for played_site in table.sites.values())
 
 
-def test_questions_about_jobs_that_are_not(sit: Callable[..., Table]) -> None:
+def test_questions_about_jobs_that_are_not(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.submit(job("customers").definition())
     with pytest.raises(UnknownJob, match="did you mean customers"):
@@ -243,7 +247,7 @@ def test_questions_about_jobs_that_are_not(sit: Callable[..., Table]) -> None:
         table.machine.jobs.result("customers")
 
 
-def test_a_hello_must_be_the_certificates(sit: Callable[..., Table]) -> None:
+def test_a_hello_must_be_the_certificates(sit: Callable[..., FrameByFrame]) -> None:
     machine = sit().machine
     hello = pb.Hello(site="east", protocol=1, instance=bytes(16))
     with pytest.raises(NotAllowed, match="site north"):
@@ -253,7 +257,7 @@ def test_a_hello_must_be_the_certificates(sit: Callable[..., Table]) -> None:
     assert machine.connections == {}
 
 
-def test_the_newest_stream_of_a_site_counts(sit: Callable[..., Table]) -> None:
+def test_the_newest_stream_of_a_site_counts(sit: Callable[..., FrameByFrame]) -> None:
     machine = sit().machine
     hello = pb.Hello(site="east", protocol=1, instance=bytes(16))
     machine.connected(1, "east", FINGERPRINT, hello, 0.0)
@@ -266,7 +270,7 @@ def test_the_newest_stream_of_a_site_counts(sit: Callable[..., Table]) -> None:
     assert machine.connections == {}
 
 
-def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., Table]) -> None:
+def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect()
 
@@ -285,8 +289,9 @@ def test_small_clusters_are_withheld_from_the_operator(sit: Callable[..., Table]
     assert [value is None for value in some["parameters"]["alpha"]] == [at == withheld for at in (0, 1)]  # type: ignore[call-overload]
 
 
+@pytest.mark.promise("plain, masked and blind give the same bits.")
 def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_same_bits(
-    sit: Callable[..., Table], tmp_path: Path
+    sit: Callable[..., FrameByFrame], tmp_path: Path
 ) -> None:
     table = sit()
     table.connect()
@@ -311,8 +316,9 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
     assert reports["blind"]["exchanges"] > reports["masked"]["exchanges"]
 
 
+@pytest.mark.promise("A site that misbehaves harms its own jobs only.")
 def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
-    sit: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+    sit: Callable[..., FrameByFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = sit()
     table.connect()
@@ -337,7 +343,7 @@ def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
     assert "secret" not in str(note)
 
 
-def iterating(table: Table) -> tuple[JobAttempt, AttemptRounds]:
+def iterating(table: FrameByFrame) -> tuple[JobAttempt, AttemptRounds]:
     """Go on until iterations begin."""
     while True:
         attempt = table.machine.runs["job"].attempt
@@ -347,7 +353,7 @@ def iterating(table: Table) -> tuple[JobAttempt, AttemptRounds]:
 
 
 @pytest.mark.parametrize("privacy", PRIVACY)
-def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., Table], privacy: str) -> None:
+def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., FrameByFrame], privacy: str) -> None:
     table = sit()
     table.connect()
     table.submit(job(privacy=privacy).definition())
@@ -361,7 +367,7 @@ def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., Table
     assert table.machine.records["job"].state == "done"
 
 
-def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit: Callable[..., Table]) -> None:
+def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect()
     table.submit(job().definition())

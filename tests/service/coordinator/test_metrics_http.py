@@ -161,6 +161,7 @@ def test_requests_that_are_none_are_turned_away(deployment: Deployment, daemon: 
     assert deployment.get(daemon, "/healthz")[0] == 200
 
 
+@pytest.mark.promise("Crowds and slow callers do not keep others out.")
 def test_a_crowd_of_slow_and_greedy_scrapers_disturbs_no_job(deployment: Deployment) -> None:
     ports = [deployment.processes[name].wait_for("metrics")["port"] for name in ("hub", "north")]
     before = deployment.scrape("hub")["ce_coordinator_process_open_fds"]

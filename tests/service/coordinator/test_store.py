@@ -254,6 +254,7 @@ def child(code: str, path: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
 def test_after_a_kill_every_record_whose_save_returned_is_there(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     saved = -1
@@ -326,6 +327,7 @@ def test_a_newer_layout_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+@pytest.mark.promise("Files written by the version before open.")
 def test_an_older_layout_is_brought_up_to_date_or_not_touched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
     with closing(SqliteStore(path)) as store:
@@ -432,6 +434,7 @@ def test_a_directory_that_is_read_only_is_refused(locked_directory: Path, name: 
         SqliteStore(locked_directory / name)
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 def test_a_full_disk_fails_the_save_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with closing(SqliteStore(path)) as store:

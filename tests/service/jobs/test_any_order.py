@@ -160,9 +160,9 @@ class AnyOrder(RuleBasedStateMachine):
         # What is over leaves nothing behind but its record.
         assert (machine.runs, list(machine.jobs.line), table.work) == ({}, [], [])
         assert table.checkpoints._saved == {}
-        for seat in table.seats.values():
-            assert seat.site_attempts == {}
-            assert seat.site_jobs._noted == {}
+        for played_site in table.sites.values():
+            assert played_site.site_attempts == {}
+            assert played_site.site_jobs._noted == {}
         gc.collect()
         assert [run for run in self.runs if run() is not None] == []
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from support.engine_memory import job_of, tables_of
-from support.tabletop import Table, make_sites
 
 from ce import capacity
 from ce.capacity import Size
 from ce.labels import LabelTable
+from ce.testing import FrameByFrame, make_sites
 from ce_client.state.ledger import FILE_NAME
 from ce_coordinator.core.instructions import Instruction, Send
 
 
-class CountingTable(Table):
+class CountedFrames(FrameByFrame):
     """Counts the bytes that go down; what comes up is recorded anyhow."""
 
     sent = 0
@@ -48,7 +48,7 @@ def written(table: LabelTable, path: Path) -> Path:
 def test_the_bytes_of_a_whole_job_and_of_its_ledger(model: str, privacy: str, tmp_path: Path) -> None:
     size = Size(3, 1500, 700, 5, 2, 20, 4, 2, 8, model, privacy)
     files = {site: written(table, tmp_path / f"{site}.csv") for site, table in tables_of(size).items()}
-    table = CountingTable(make_sites(tmp_path, files))
+    table = CountedFrames(make_sites(tmp_path, files))
     table.connect()
     table.submit(job_of(size).definition())
     table.run()
@@ -56,6 +56,6 @@ def test_the_bytes_of_a_whole_job_and_of_its_ledger(model: str, privacy: str, tm
     assert record.state == "done", record
     sent = table.sent + sum(map(len, table.up_recording))
     assert 0.98 < capacity.job_traffic(size) / sent < 1.03
-    ledger = (table.seats["site0"].settings.state / FILE_NAME).stat().st_size
+    ledger = (table.sites["site0"].settings.state / FILE_NAME).stat().st_size
     # bce has fewer shares while it anneals.
     assert ledger == pytest.approx(capacity.ledger_bytes(size), rel=0.5 if model == "bce" else 0.12)

@@ -15,13 +15,13 @@ import pytest
 from support.model_packages import install_example
 from support.problems import problem
 from support.processes import FORKED, Deployment
-from support.tabletop import PERMISSIVE
 
 import ce
 from ce.capacity import Size
 from ce.declarations.registry import look_again
 from ce.errors import ConfigError
 from ce.splits import split
+from ce.testing import PERMISSIVE
 
 #: Without the package.
 _PATH = os.environ.get("PYTHONPATH", "")

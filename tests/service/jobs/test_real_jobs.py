@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.problems import CLASSES, TOPOLOGIES, deal, problem
-from support.processes import Deployment, write_labels
+from support.processes import Deployment
 
 import ce
 from ce.models.registry import model_of
@@ -20,6 +20,7 @@ from ce.protocol.engine.starting_parameters import GivenStarts, SecretStarts, jo
 from ce.protocol.local_run import run
 from ce.protocol.topology.enrolment import enrolment
 from ce.protocol.topology.topology import align
+from ce.testing import write_labels
 from ce_client.state.rosters import Rosters
 
 SITES = tuple(f"site{s}" for s in range(4))
@@ -46,6 +47,7 @@ def job_for(model: str, name: str, sites: tuple[str, ...], privacy: str = "maske
     return ce.Job(name=name, model=model, sites=sites, max_iterations=40, privacy=privacy, **asked)
 
 
+@pytest.mark.promise("Every transport gives the same bits: in process, gRPC, real daemons.")
 @pytest.mark.parametrize(("topology", "model", "privacy"), [(*which, mode) for which, mode in MODES.items()])
 def test_real_processes_give_the_bits_of_one_machine(
     deployment: Deployment, topology: str, model: str, privacy: str, tmp_path: Path

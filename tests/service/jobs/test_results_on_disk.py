@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.tabletop import Table, make_sites, seat_of
 
 import ce
 from ce.consensus_file import as_it_is, as_text
 from ce.errors import ConfigError
 from ce.identity.names import check_name
+from ce.testing import FrameByFrame, make_sites, open_site
 from ce_client.config import ClientSettings
 from ce_client.state.files import name_of
 from ce_client.state.job_index import JobEntry, JobIndex
@@ -45,7 +45,7 @@ def _sites(tmp_path: Path) -> dict[str, ClientSettings]:
     return make_sites(tmp_path, paths)
 
 
-def run(table: Table, asked: ce.Job) -> Any:
+def run(table: FrameByFrame, asked: ce.Job) -> Any:
     table.connect()
     table.submit(asked.definition(), asked.name)
     table.run()
@@ -83,7 +83,7 @@ def test_a_link_in_place_of_results_is_refused_before_anything_is_computed(
     results = sites["north"].results
     results.mkdir()
     plant(results / "job", precious)
-    table = Table(sites)
+    table = FrameByFrame(sites)
     record = run(table, job())
     assert (record.state, record.exit_code) == ("failed", 4)
     refused = JobIndex(sites["north"].state).entry("job").reason
@@ -96,7 +96,7 @@ def test_a_link_in_place_of_results_is_refused_before_anything_is_computed(
 def test_a_link_that_is_planted_while_a_job_runs_is_not_followed(
     sites: dict[str, ClientSettings], precious: Path
 ) -> None:
-    table = Table(sites)
+    table = FrameByFrame(sites)
     table.connect()
     table.submit(job().definition())
     for _ in range(25):
@@ -112,7 +112,7 @@ def test_a_link_that_is_planted_while_a_job_runs_is_not_followed(
 def test_links_inside_former_results_are_removed_and_not_followed(
     sites: dict[str, ClientSettings], precious: Path
 ) -> None:
-    table = Table(sites)
+    table = FrameByFrame(sites)
     assert run(table, job()).state == "done"
     own = sites["north"].results / "job"
     (own / CONSENSUS).unlink()
@@ -140,7 +140,7 @@ def test_a_report_that_is_none_keeps_nobody_waiting(
         (own / REPORT).symlink_to(precious / "keys")
     else:
         (own / REPORT).write_text("[" * 100_000)
-    record = run(Table(sites), job())
+    record = run(FrameByFrame(sites), job())
     assert (record.state, record.rule) == ("failed", "results of another job")
     assert untouched(precious)
 
@@ -169,16 +169,16 @@ def test_a_name_that_leads_elsewhere_is_nobodys(sites: dict[str, ClientSettings]
         with pytest.raises(ConfigError):
             job(name)
     # A coordinator may offer it all the same.
-    seat = seat_of(sites["north"])
+    played_site = open_site(sites["north"])
     before = sorted(path for path in sites["north"].state.parent.rglob("*") if "state" not in path.parts)
     definition = job("job").definition().replace(b'"name":"job"', b'"name":' + json.dumps(name).encode())
     for offered in (definition, job("job").definition()):
-        own = seat.site_jobs.addressed("offer", pb.Offer(job=name, epoch=1, definition=offered, roster=SITES))
+        own = played_site.site_jobs.addressed("offer", pb.Offer(job=name, epoch=1, definition=offered, roster=SITES))
         assert own is not None
         (reply,) = own.receive("offer", own)
         assert reply.WhichOneof("frame") == ("key_share" if name == "~" and offered is definition else "refusal")
-        seat.site_jobs.note(own)
-        seat.site_jobs.ended(pb.Ended(job=name, epoch=1, state="failed"))
+        played_site.site_jobs.note(own)
+        played_site.site_jobs.ended(pb.Ended(job=name, epoch=1, state="failed"))
     after = sorted(path for path in sites["north"].state.parent.rglob("*") if "state" not in path.parts)
     assert [path for path in after if path not in before] in ([], [sites["north"].results])
 
@@ -192,7 +192,7 @@ def test_ids_and_labels_come_back_byte_for_byte_unless_a_spreadsheet_is_to_read_
 ) -> None:
     chosen = {site: replace(own, for_spreadsheets=safe) for site, own in sites.items()}
     asked = job(model="bc3e", clusters=None, classes=(FORMULA, "other"))
-    assert run(Table(chosen), asked).state == "done"
+    assert run(FrameByFrame(chosen), asked).state == "done"
     with (sites["north"].results / "job" / CONSENSUS).open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
     assert header[3:] == [f"p:{FORMULA}", "p:other"]
@@ -216,5 +216,5 @@ def test_a_result_directory_that_is_a_link_is_the_administrators_choice(
 ) -> None:
     (tmp_path / "large disk").mkdir()
     sites["north"].results.symlink_to(tmp_path / "large disk")
-    assert run(Table(sites), job()).state == "done"
+    assert run(FrameByFrame(sites), job()).state == "done"
     assert (tmp_path / "large disk" / "job" / CONSENSUS).exists()

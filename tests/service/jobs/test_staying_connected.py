@@ -57,6 +57,7 @@ def running(deployment: Deployment, job: ce.Job) -> None:
     deployment.processes["hub"].wait_for("job running", job=job.name)
 
 
+@pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
 def test_a_killed_coordinator_takes_its_jobs_up_again(deployment: Deployment) -> None:
     job, expected = long_job(deployment, "hub-killed")
     running(deployment, job)
@@ -67,6 +68,7 @@ def test_a_killed_coordinator_takes_its_jobs_up_again(deployment: Deployment) ->
     assert_results(deployment, job, expected)
 
 
+@pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
 def test_a_killed_site_is_waited_for(deployment: Deployment) -> None:
     job, expected = long_job(deployment, "site-killed")
     running(deployment, job)
@@ -98,6 +100,7 @@ def test_a_site_says_goodbye_and_ends_promptly(deployment: Deployment, number: i
     assert deployment.wait(job.name).state == "done"
 
 
+@pytest.mark.promise("Lost, repeated and late frames, broken and stalled streams change no bit.")
 def test_a_cut_connection_is_dialled_again_and_nothing_begins_again(tmp_path: Path) -> None:
     """The stream of one site goes through a relay that is cut: the job goes on in the same epoch."""
     deployment = Deployment(tmp_path, SITES, SECRETS)

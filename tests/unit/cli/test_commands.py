@@ -562,6 +562,7 @@ BAD_READS = [
 ]
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize(("command", "case"), BAD_READS)
 def test_bad_files_are_refused(command: str, case: str, tmp_path: Path, ce_: Ce) -> None:
     content, expected = BAD_FILES[case]
@@ -590,6 +591,7 @@ def _good(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [

@@ -57,6 +57,7 @@ def reached(n: int, replaced: float, missing: float, seed: int) -> tuple[float, 
 CLEAR = pytest.mark.parametrize(("replaced", "missing"), [(0.2, 0.0), (0.4, 0.0), (0.2, 0.3)])
 
 
+@pytest.mark.promise("The defaults recover planted clusters and classes.")
 @CLEAR
 def test_default_bce_recovers_the_clusters_in_nine_of_ten_seeds(replaced: float, missing: float) -> None:
     scores = [reached(1_000, replaced, missing, seed) for seed in SEEDS]
@@ -64,6 +65,7 @@ def test_default_bce_recovers_the_clusters_in_nine_of_ten_seeds(replaced: float,
     assert all(found >= best - 0.01 for found, best in scores if found < 0.99), scores
 
 
+@pytest.mark.promise("The defaults recover planted clusters and classes.")
 def test_default_bce_is_within_0_01_of_knowing_the_parameters_where_labels_are_wrong_and_missing() -> None:
     """40 % replaced, 30 % missing: not even the classifier that knows the parameters reaches 0.99 in every seed."""
     scores = [reached(1_000, 0.4, 0.3, seed) for seed in SEEDS]
@@ -125,10 +127,12 @@ def accuracy(X: NDArray[np.float64], y: NDArray[np.int64], training: float, ks: 
     return float(np.mean(right))
 
 
+@pytest.mark.promise("The defaults recover planted clusters and classes.")
 def test_bc3e_defaults_reach_95_percent_on_wine() -> None:
     assert accuracy(*load_wine(return_X_y=True), 0.10, list(range(3, 11)), "votes") >= 0.95
 
 
+@pytest.mark.promise("The defaults recover planted clusters and classes.")
 def test_bc3e_diffused_start_reaches_97_percent_on_half_moons() -> None:
     X, y = make_moons(800, noise=0.05, random_state=0)
     assert accuracy(X, y, 0.02, [20] * 10, "diffused") >= 0.97

@@ -210,6 +210,7 @@ def test_a_consensus_is_better_than_most_of_what_it_is_made_of(capsys: pytest.Ca
     assert "the consensus agrees by 0." in capsys.readouterr().out
 
 
+@pytest.mark.promise("A distributed run gives the same bits as one site with all labels, for any topology.")
 def test_every_layout_and_mode_gives_the_same_bits() -> None:
     same = script("simulate_four_sites").main()
     assert same == dict.fromkeys(("row", "column", "arbitrary", "masked", "blind"), True)

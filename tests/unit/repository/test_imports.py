@@ -42,6 +42,7 @@ def _settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return settings
 
 
+@pytest.mark.promise("import ce is quick and brings nothing heavy.")
 def test_import_takes_at_most_half_as_long_again_as_numpy_and_scipy(settings: dict[str, str]) -> None:
     def seconds(code: str) -> float:
         begin = time.perf_counter()
@@ -62,6 +63,7 @@ def heavy(code: str, settings: dict[str, str]) -> list[str]:
     return [name for name in HEAVY if name in loaded]
 
 
+@pytest.mark.promise("import ce is quick and brings nothing heavy.")
 def test_import_brings_nothing_heavy(settings: dict[str, str]) -> None:
     assert heavy("[getattr(ce, name) for name in ce.__all__]; assert 'ce.simulation' in sys.modules", settings) == []
 

@@ -26,6 +26,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 CODES = (DOCS / "exit-codes.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.promise("Pages that say what the code declares are up to date.")
 def test_the_pages_are_up_to_date() -> None:
     assert generate.out_of_date() == [], "make docs"
 
@@ -43,6 +44,7 @@ def test_the_check_finds_a_page_that_is_not(tmp_path: Path, monkeypatch: pytest.
         generate.main()
 
 
+@pytest.mark.promise("Pages that say what the code declares are up to date.")
 def test_every_command_and_option_is_on_its_page() -> None:
     text = commands.page()
     for name, group in commands.PROGRAMS.items():
@@ -58,12 +60,14 @@ def test_every_command_and_option_is_on_its_page() -> None:
     assert len(examples) > 60
 
 
+@pytest.mark.promise("Pages that say what the code declares are up to date.")
 def test_every_error_is_on_its_page() -> None:
     text = errors_page.page()
     for error in every_error():
         assert f"`{error.__name__}` | {error.exit_code} |" in text
 
 
+@pytest.mark.promise("Pages that say what the code declares are up to date.")
 def test_every_rule_is_on_its_page() -> None:
     text = errors_page.page()
     assert all(f"| `{rule}` |" in text for rule in RULES)
@@ -105,6 +109,7 @@ def every_error(kind: type[errors.CeError] = errors.CeError) -> Iterator[type[er
         yield from every_error(below)
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 def test_every_exit_code_has_a_row_and_a_section() -> None:
     rows = [int(code) for code in re.findall(r"(?m)^\| \[(\d+)\]", CODES)]
     sections = [int(code) for code in re.findall(r"(?m)^## (\d+): ", CODES)]

@@ -94,6 +94,7 @@ def _written(tmp_path_factory: pytest.TempPathFactory, north: Site) -> bytes:
 # What is written.
 
 
+@pytest.mark.promise("Everything that leaves a site is in its ledger first, and changes to a ledger are detected.")
 def test_a_contribution_is_one_line_with_all_that_was_promised(tmp_path: Path, north: Site) -> None:
     path = tmp_path / "state" / "ledger.jsonl"
     before = datetime.now(UTC).timestamp()
@@ -188,6 +189,7 @@ def line_of(content: bytes, at: int) -> int:
     return content[:at].count(b"\n") + 1
 
 
+@pytest.mark.promise("Everything that leaves a site is in its ledger first, and changes to a ledger are detected.")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_single_byte_is_found(data: st.DataObject, written: bytes, north: Site, tmp_path: Path) -> None:
@@ -200,6 +202,7 @@ def test_any_single_byte_is_found(data: st.DataObject, written: bytes, north: Si
     assert found.bad_line == line_of(written, at)
 
 
+@pytest.mark.promise("Everything that leaves a site is in its ledger first, and changes to a ledger are detected.")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_lines_that_are_removed_moved_or_put_in_are_found(
@@ -239,6 +242,7 @@ def rechained(lines: list[bytes], change: int) -> bytes:
     return b"".join(out)
 
 
+@pytest.mark.promise("Everything that leaves a site is in its ledger first, and changes to a ledger are detected.")
 def test_a_chain_made_anew_breaks_at_the_next_signature(written: bytes, north: Site, tmp_path: Path) -> None:
     lines = written.splitlines(keepends=True)
     ends = [at for at, line in enumerate(lines) if b'"kind":"end"' in line]
@@ -318,6 +322,7 @@ def test_a_last_line_that_somebody_changed_is_not_gone_on_from(written: bytes, t
             Ledger(changed(b"".join(bad), tmp_path), "north")
 
 
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
 def test_a_full_disk_fails_the_job_and_leaves_no_half_line(
     tmp_path: Path, north: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

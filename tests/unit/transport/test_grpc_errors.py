@@ -45,6 +45,7 @@ def test_an_error_of_the_table_comes_out_as_what_it_was(kind: type[CeError]) -> 
         assert getattr(again, "rule", None) == getattr(error, "rule", None)
 
 
+@pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize("kind", EVERY_ERROR)
 def test_every_error_of_ours_keeps_its_sentence_and_its_exit_code(kind: type[CeError]) -> None:
     error = made(kind)
