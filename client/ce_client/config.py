@@ -63,11 +63,11 @@ class Log:
 
 
 @dataclass(frozen=True)
-class ClientSettings:
-    """All keys of client.toml. Paths are relative to the file."""
+class SiteIdentity:
+    """The first keys of client.toml: who this site is, whom it connects to, and by which keys they know each other."""
 
     name: str = setting(REQUIRED, "This site's name, as in its certificate.")
-    coordinator: str = setting(REQUIRED, "Where the coordinator listens: host:port.")
+    coordinator: str = setting(REQUIRED, "Address of the coordinator: host:port.")
     key: Path = setting(Path("site.key"), "This site's private key; it is made here and never sent.")
     certificate: Path = setting(Path("site.pem"), "This site's certificate, signed by the operator.")
     authority: Path = setting(Path("ca.pem"), "The certificate of the operator's authority.")
@@ -77,6 +77,16 @@ class ClientSettings:
     )
     secret: Path = setting(Path("secret"), "This site's secret, from which its starting values are derived.")
     peers: Path = setting(Path("peers.toml"), "The fingerprints of the other sites' keys, compared out of band.")
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_address("coordinator", self.coordinator)
+
+
+@dataclass(frozen=True)
+class ClientSettings(SiteIdentity):
+    """All keys of client.toml. Paths are relative to the file."""
+
     policy: Path = setting(Path("policy.toml"), "This site's rules.")
     results: Path = setting(Path("results"), "Directory of results: one directory per job.")
     for_spreadsheets: bool = setting(
@@ -111,8 +121,7 @@ class ClientSettings:
     log: Log = field(default_factory=Log)
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        check_address("coordinator", self.coordinator)
+        super().__post_init__()
         if not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"threads is a whole number from 1 to {MOST_THREADS:,}")
         if self.metrics:
