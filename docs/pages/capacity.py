@@ -36,14 +36,14 @@ that jobs mostly take less.
 WIRE = """\
 | each site | to it | from it |
 | --- | --- | --- |
-| to enrol | {position} N + {token} m c + s ({papers:,} + {claim} m) | {pseudonym} N + {token} m c |
+| to enrol | {position} N + {token} m c + s ({credentials:,} + {claim} m) | {pseudonym} N + {token} m c |
 | to count, once | 16 n | 16 n; 8 n more for each shared column where objects are shared, too |
 | **an iteration** | **B (n + q)** + 8 r G | **B (n + q)** + 8 r S |
 | the results | 8 n (k + 1) | 8 k |
 
 and some 100 bytes for each message and 30 for each array.
 
-G, what all are told: {told}.
+G, globals that all sites are sent: {sent}.
 S, shares of it, at most: {asked}.
 
 In `blind` totals come down as they went up, 8 r S instead of 8 r G, and with them a decision, of a few numbers for each
@@ -65,7 +65,7 @@ At most, for one job; several at once add up. What a daemon takes without a job 
 | site, objects of its own | (N - n) (A' B + 8 r P'), if no two have the same labels in all columns; else fewer |
 | site, shared objects | {shared:g} B n; in `masked` {masked:g} B n; in `blind` n (A" B + 8 r P") + {at_home} B q |
 | each of these but `blind` at the coordinator | {working:.0f} MB at most to work with; bc3e: and 8 k for each object |
-| site, labels and tables | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
+| site, labels and beta | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
 | site, threads | about 3 MB for each |
 
 A and P, of each kind of place, are how many arrays the object step holds when it holds most:
@@ -111,16 +111,16 @@ def page() -> str:
                 position=capacity.POSITION,
                 pseudonym=capacity.PSEUDONYM,
                 token=capacity.TOKEN,
-                papers=capacity.PAPERS,
+                credentials=capacity.CREDENTIALS,
                 claim=capacity.CLAIM,
-                told=_by_model("told"),
+                sent=_by_model("sent"),
                 asked=_by_model("asked"),
             ),
             "## Memory",
             "",
             MEMORY.format(
                 bytes=own.at_home.bytes,
-                at_home=capacity.TABLES_AT_HOME,
+                at_home=capacity.BETAS_AT_HOME,
                 relayed=capacity.RELAYED.full,
                 aligning=capacity.ALIGNING,
                 pair=capacity.ALIGNING_PAIR,
@@ -128,7 +128,7 @@ def page() -> str:
                 masked=capacity.SHARED_AT_SITE.full + capacity.UNDER_MASKS.full,
                 label=capacity.LABEL,
                 object=capacity.OBJECT,
-                at_site=capacity.TABLES_AT_SITE,
+                at_site=capacity.BETAS_AT_SITE,
                 working=capacity.WORD * capacity.STRETCH * max(facts.working for facts in FACTS.values()) / 1e6,
             ),
             *table(
@@ -146,9 +146,10 @@ def page() -> str:
             "## Disk",
             "",
             DISK.format(
-                per_start=round(8 * own.kept.per_start),
+                per_start=round(8 * own.checkpoint.per_start),
                 kept=", ".join(
-                    f"{facts.kept_at_home.full:g} and {facts.kept.full:g} for {name}" for name, facts in FACTS.items()
+                    f"{facts.checkpoint_at_home.full:g} and {facts.checkpoint.full:g} for {name}"
+                    for name, facts in FACTS.items()
                 ),
                 checkpoints=capacity.CHECKPOINTS,
                 line=capacity.LINE,
