@@ -1,8 +1,9 @@
-"""What a job takes: bytes on the wire, memory and disk, from its size. For planning machines and links.
+"""What a job takes: bytes on the wire, memory and disk, computed from its size, to plan machines and links.
 
-Sites are taken to be alike, and what several hold to be held by all. All starts are taken to run to the end; in plain
-and masked one that has converged costs nothing more. What engines hold and send is a fact of the code: the constants
-below say it, and tests compare them with engines that run. docs/capacity.md has the formulas in words.
+All sites are assumed to be of the same size; what several sites hold is assumed to be held by all. All starts are
+assumed to run to the end; in plain and masked a start that has converged costs nothing more. The constants below
+describe what the engines hold and send; tests compare them with engines that run. docs/capacity.md has the formulas in
+words.
 """
 
 from __future__ import annotations
@@ -20,31 +21,31 @@ FRAME = 2**20
 
 # On the wire: bytes around an array, a message, and each further frame of a message.
 AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME = 32, 80, 40
-#: A sealed decision (blind): nonce, tag, and the state that it follows from.
-SEALED = 60
+#: An encrypted decision (blind): nonce, tag, and the digest of the state that it follows from.
+ENCRYPTED = 60
 #: Enrolment: a pseudonym for each object up, its position down; a token for each category.
 PSEUDONYM, POSITION, TOKEN = 16, 8, 18
-#: What each site is sent about each other one (key, certificate, signatures), and about each of its columns.
-PAPERS, CLAIM = 1100, 80
+#: What each site is sent about each other site (key, certificate, signatures), and about each of its columns.
+CREDENTIALS, CLAIM = 1100, 80
 
 
-#: Numbers of an array that the object step works on at a time.
+#: Numbers of an array that the object step computes at a time.
 STRETCH = 2**16
-#: At a site, for each shared object: its message and its sums, the task as it came, and the last answer, which may have
-#: to be repeated; and in masked a copy under masks.
+#: At a site, for each shared object: its message and its sums, the task as it was received, and the last answer, which
+#: may have to be repeated; in masked also a masked copy.
 SHARED_AT_SITE, UNDER_MASKS = Arrays(4), Arrays(1)
-#: What the coordinator holds in blind: totals that come in, and the last ones, which go out.
+#: What the coordinator holds in blind: the totals that it is adding up, and the last ones, which it sends.
 RELAYED = Arrays(2)
 #: Bytes of a label and of an object at a site. Ids are extra: four bytes a character.
 LABEL, OBJECT = 28, 85
 #: Arrays of (starts, clusters, categories): of all columns at a site, of the shared ones at home.
-TABLES_AT_SITE, TABLES_AT_HOME = 7, 6
-#: Bytes at the coordinator for each object of each site, and for each pair of an object and a site, while it finds out
-#: who holds what. Nothing of it stays when iterations begin.
+BETAS_AT_SITE, BETAS_AT_HOME = 7, 6
+#: Bytes at the coordinator for each object of each site, and for each pair of an object and a site, during alignment.
+#: They are freed before the first iteration.
 ALIGNING, ALIGNING_PAIR = 70, 9
 #: On disk: a line of the ledger, each array in it, each name of a contributor to that.
 LINE, LINE_ARRAY, LINE_NAME = 230, 190, 12
-#: Checkpoints of a job on the disk: two, and one that is being written.
+#: Checkpoints of a job on the disk: two, and a third one while it is written.
 CHECKPOINTS = 3
 
 
@@ -73,7 +74,7 @@ class Size:
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is a whole number of at least 1")
         if not 0 <= self.shared <= self.objects or not 0 <= self.shared_columns <= self.columns:
-            raise ConfigError("no more objects and columns can be shared than there are")
+            raise ConfigError("shared and shared_columns cannot exceed objects and columns")
         if self.iterations < 0:
             raise ConfigError("iterations is a whole number of at least 0")
         if "restarts" not in self.declaration.options:
@@ -136,9 +137,9 @@ class Traffic(NamedTuple):
 
 
 def exchanges(size: Size) -> int:
-    """How often all sites are asked, before they are sent the results."""
+    """The number of exchanges before the results are sent."""
     votes, blind = size.votes, size.privacy == "blind"
-    # Counts and what they come to; votes, and what the clusterings alone say; in blind keys, and decisions.
+    # Counts and their totals; votes, and clusterings alone; in blind keys, and decisions.
     around = 2 + 2 * votes + blind
     return around + (size.iterations + 1) * (1 + blind) + size.iterations * size.twice
 
@@ -150,8 +151,8 @@ def iteration_traffic(size: Size) -> Traffic:
     arrays = (size.shared > 0) + (size.shared_columns > 0)
     up = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
     if size.privacy == "blind":
-        # Totals come back as they went, and the decision comes from the first site by way of the coordinator.
-        decision = SEALED + size.per_start(facts.decision) + AROUND_ARRAY
+        # Totals have the size of the sums, and the decision goes from the first site through the coordinator.
+        decision = ENCRYPTED + size.per_start(facts.decision) + AROUND_ARRAY
         share = (size.sites - 1) / size.sites
         asks = 2 * AROUND_MESSAGE / size.sites
         down = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
@@ -163,8 +164,8 @@ def iteration_traffic(size: Size) -> Traffic:
 def rounds_traffic(size: Size) -> Traffic:
     """All rounds of one site, from the first count to the results."""
     n, k = size.shared, size.clusters
-    # Before the first iteration: how many labels each shared object has, of which how many are hidden, and who has a
-    # label in a column that several members hold; sent back.
+    # Before the first iteration: how many labels each shared object has, how many of them are hidden, and which site
+    # has a label in a column that several members hold; the totals are sent back.
     counted = WORD * n * (2 + size.votes)
     claims = WORD * n * size.shared_columns
     some = int(n > 0)
@@ -174,23 +175,23 @@ def rounds_traffic(size: Size) -> Traffic:
         _message(counted + claims, 1 + some * (2 + size.votes + size.shared_columns)) + AROUND_MESSAGE,
     )
     total = opening + iteration_traffic(size).times(size.iterations + 1)
-    # The first iteration has no tables, since sites draw them, and a two-phase model's no message either.
+    # In the first iteration no beta is sent, because sites draw it; a two-phase model is sent no message either.
     unsent = size.width * (size.shared_categories + (size.shared if size.facts.phases == 2 else 0))
     total += Traffic(0 if blind else -unsent, -size.width * size.shared_categories if size.twice else 0)
     if size.votes:
         votes = WORD * k * n
-        heard = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(votes, some + 1))
-        total += heard + Traffic(2 * votes if blind else 0, 0)
+        voting = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(votes, some + 1))
+        total += voting + Traffic(2 * votes if blind else 0, 0)
     if blind:
         return total + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(3)
     return total + Traffic(_message(WORD * n * (k + 1), 2 * some + 1), _message(WORD * k, 1))
 
 
 def enrolment_traffic(size: Size) -> Traffic:
-    """What one site says and hears before the rounds: keys, pseudonyms, who shares what."""
+    """What one site sends and is sent before the rounds: keys, pseudonyms, which site shares what."""
     tokens = size.columns * size.categories * TOKEN
-    others = size.sites * (PAPERS + size.columns * CLAIM)
-    up = size.objects * PSEUDONYM + tokens + size.columns * CLAIM + PAPERS
+    others = size.sites * (CREDENTIALS + size.columns * CLAIM)
+    up = size.objects * PSEUDONYM + tokens + size.columns * CLAIM + CREDENTIALS
     return Traffic(size.objects * POSITION + tokens + others, up)
 
 
@@ -203,17 +204,17 @@ def _message(content: float, arrays: int) -> float:
     return content + arrays * AROUND_ARRAY + AROUND_MESSAGE + AROUND_FRAME * (content // FRAME)
 
 
-# In memory, at most, beside what the process takes without a job.
+# In memory, at most, in addition to what the process takes without a job.
 
 
 def home_memory(size: Size) -> float:
-    """The object step of the shared objects and the tables of the shared columns, where these run."""
+    """The object step of the shared objects and beta of the shared columns, where the home runs."""
     objects = _object_step(size.facts.at_home, size.shared, size)
-    return objects + TABLES_AT_HOME * size.width * size.shared_categories
+    return objects + BETAS_AT_HOME * size.width * size.shared_categories
 
 
 def coordinator_memory(size: Size) -> float:
-    """One job at the coordinator: what it takes to find out who holds what, or the engine, whichever is more."""
+    """One job at the coordinator: alignment or the engine, whichever takes more."""
     return max(alignment_memory(size), engine_memory(size))
 
 
@@ -225,7 +226,7 @@ def engine_memory(size: Size) -> float:
 
 
 def alignment_memory(size: Size) -> float:
-    """At the coordinator, while it finds out who holds which object."""
+    """At the coordinator, during alignment."""
     objects = size.shared + size.sites * size.private
     return size.sites * (size.objects * ALIGNING + objects * ALIGNING_PAIR)
 
@@ -235,17 +236,17 @@ def site_memory(size: Size) -> float:
     total = _object_step(size.facts.private, size.private, size)
     if size.privacy == "blind":
         total += _object_step(size.facts.blind, size.shared, size)
-        total += TABLES_AT_HOME * size.width * size.shared_categories
+        total += BETAS_AT_HOME * size.width * size.shared_categories
     else:
         total += SHARED_AT_SITE.of(size.shared, size.starts, size.clusters)
     if size.privacy == "masked":
         total += UNDER_MASKS.of(size.shared, size.starts, size.clusters)
     total += size.objects * (size.columns * LABEL + OBJECT)
-    return total + TABLES_AT_SITE * size.width * size.columns * size.categories
+    return total + BETAS_AT_SITE * size.width * size.columns * size.categories
 
 
 def _object_step(arrays: Arrays, objects: int, size: Size) -> float:
-    """The most that is held of so many objects, what is worked on at a time, and their votes."""
+    """The most that is held for this many objects: their arrays, temporary arrays, and votes."""
     if not objects:
         return 0.0
     working = size.facts.working * WORD * min(STRETCH, size.starts * size.clusters * objects)
@@ -256,20 +257,20 @@ def _object_step(arrays: Arrays, objects: int, size: Size) -> float:
 
 
 def coordinator_checkpoint(size: Size) -> float:
-    """One checkpoint of a job at the coordinator; in blind it holds hardly anything."""
+    """One checkpoint of a job at the coordinator; next to nothing in blind."""
     return 0.0 if size.privacy == "blind" else _home_checkpoint(size)
 
 
 def site_checkpoint(size: Size) -> float:
-    """One checkpoint of a job at a site: its state, and the answer that it gave."""
+    """One checkpoint of a job at a site: its state, and its last answer."""
     private = size.facts.checkpoint_at_site.of(size.private, size.starts, size.clusters)
     answer = size.width * (size.shared + size.shared_categories)
-    tables = 3 * size.width * size.columns * size.categories
-    return private + answer + tables + (_home_checkpoint(size) if size.privacy == "blind" else 0.0)
+    beta = 3 * size.width * size.columns * size.categories
+    return private + answer + beta + (_home_checkpoint(size) if size.privacy == "blind" else 0.0)
 
 
 def _home_checkpoint(size: Size) -> float:
-    """Objects' state, how many labels they have, their votes; the tables of shared columns."""
+    """State, number of labels and votes of the objects; beta of shared columns."""
     objects = size.facts.checkpoint_at_home.of(size.shared, size.starts, size.clusters)
     return objects + WORD * size.shared * (2 + size.clusters) + size.width * size.shared_categories
 

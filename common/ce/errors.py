@@ -6,22 +6,22 @@
     │   │   └── UnknownColumn ... which has no column of that name
     │   ├── UnknownJob        no job has this name
     │   └── AlreadyExists     another job has this name
-    ├── ConfigError (4)       job.toml, a configuration, a policy
+    ├── ConfigError (4)       a job.toml, configuration, policy or certificate that cannot be used
     │   ├── UnknownModel      no model of this name is installed here
     │   ├── BrokenModel       an installed package offers a model that cannot be used
-    │   ├── NotKnown          a caller without a name in its certificate
-    │   ├── NotAllowed        a certificate that may not do this
-    │   └── VersionMismatch   both ends speak versions that do not meet
-    ├── Unreachable (5)       nobody answers
-    │   ├── Replaced          the site has connected again, elsewhere
-    │   └── LimitReached      too many of something: try again later
-    ├── Refused (6)           a rule says no; `rule` names it
+    │   ├── NotKnown          the certificate of a caller has no identity
+    │   ├── NotAllowed        the identity of a caller may not do this
+    │   └── VersionMismatch   both ends have no protocol version in common
+    ├── Unreachable (5)       the other end does not answer
+    │   ├── Replaced          the same site has connected again
+    │   └── LimitReached      a limit is reached: try again later
+    ├── Refused (6)           a rule refuses it; `rule` names the rule
     ├── JobFailed (7)         the job ended without a result
     │   ├── NotDone           the job has no result yet
-    │   ├── BrokenTotals      totals that no labels can have: masks that did not cancel, or false sums
-    │   ├── RingOverflow      a value exceeds the bound that was declared for its sum
-    │   └── MessageError      a message that cannot be what its sender should have sent
-    └── Cancelled (8)         somebody asked it to stop
+    │   ├── BrokenTotals      totals that no labels can have: masks did not cancel, or sums are false
+    │   ├── RingOverflow      a value exceeds the limit that was declared for its sum
+    │   └── MessageError      a message that the protocol does not allow
+    └── Cancelled (8)         the job was cancelled
 
 `ConvergenceWarning` is no error: a fit stopped at its limit of iterations, and its result can be used.
 
@@ -35,7 +35,7 @@ from typing import ClassVar
 
 
 class CeError(Exception):
-    """Base class: catch this to catch everything that ce raises on purpose.
+    """Base class of all errors that ce raises on purpose.
 
     Next: see which error it is.
     """
@@ -46,16 +46,16 @@ class CeError(Exception):
 class InputError(CeError, ValueError):
     """A parameter, a table or a file that cannot be used as it is.
 
-    Next: the sentence names what was given and what was expected; mend it and try again.
+    Next: the sentence names what was given and what was expected; correct it and try again.
     """
 
     exit_code = 3
 
 
 class LabelError(InputError):
-    """A label file or table that cannot be used; says where.
+    """A label file or table that cannot be used. The error names the file, row and column.
 
-    `row` is the line a person sees in an editor (the header is line 1) for files, and the 0-based index for arrays.
+    `row` is the line in an editor (the header is line 1) for files, and the 0-based index for arrays.
 
     Next: look at the row and the column that are named; `ce-client check` reads the file as a job would.
     """
@@ -82,7 +82,7 @@ class LabelError(InputError):
 class UnknownColumn(LabelError):
     """A column that the file or table does not have.
 
-    Next: the sentence lists those that there are.
+    Next: the sentence lists the columns that it has.
     """
 
 
@@ -96,7 +96,7 @@ class UnknownJob(InputError):
 class AlreadyExists(InputError):
     """Another job has this name, or another submission this token.
 
-    Next: choose another name: results go by it, for ever.
+    Next: choose another name; the name of a job is never used again.
     """
 
 
@@ -125,52 +125,52 @@ class BrokenModel(ConfigError):
 
 
 class NotKnown(ConfigError):
-    """A caller whose certificate does not say who it is.
+    """The certificate of a caller has no identity.
 
     Next: use the certificate that the operator of this coordinator has signed.
     """
 
 
 class NotAllowed(ConfigError):
-    """A certificate that may not do what its owner asks for.
+    """The identity of a caller may not do what it asks for.
 
-    Next: sites connect, operators submit: use the papers of the right one, or ask the operator whether the key is
+    Next: sites connect, operators submit: use the credentials of the right one, or ask the operator whether the key is
     denied.
     """
 
 
 class VersionMismatch(ConfigError):
-    """Two ends whose protocol versions do not meet.
+    """Two ends that have no protocol version in common.
 
     Next: install the same release at both ends.
     """
 
 
 class Unreachable(CeError, ConnectionError):
-    """The other side does not answer.
+    """The other end does not answer.
 
-    Next: see that it runs, that the address is right and that no firewall is in between; try again.
+    Next: check that it runs, that the address is right and that no firewall is in between; then try again.
     """
 
     exit_code = 5
 
 
 class Replaced(Unreachable):
-    """The same site has connected again; only its newest stream counts.
+    """The same site has connected again; only its newest connection is used.
 
     Next: stop the second daemon that runs under this name.
     """
 
 
 class LimitReached(Unreachable):
-    """Too many streams, jobs or bytes at once.
+    """Too many connections, jobs or bytes at once.
 
-    Next: try again later, or ask the operator for a larger limit.
+    Next: try again later, or ask the operator to raise the limit.
     """
 
 
 class Refused(CeError):
-    """A rule says no, before anything was computed or sent; `rule` names it.
+    """A rule refuses it, before anything is computed or sent; `rule` names the rule.
 
     Next: look the rule up in the list of rules.
     """
@@ -185,7 +185,7 @@ class Refused(CeError):
 class JobFailed(CeError, RuntimeError):
     """The job ended without a result.
 
-    Next: the sentence says why; submit the job under another name when that is mended.
+    Next: the sentence says why; correct that, then submit the job under another name.
     """
 
     exit_code = 7
@@ -199,38 +199,38 @@ class NotDone(JobFailed):
 
 
 class BrokenTotals(JobFailed):
-    """A total breaks a law that holds for all labels; `law` names it.
+    """A total breaks a law that holds for all labels; `law` names the law.
 
-    Next: see that all sites have the same release, then submit the job again; if it happens again a site sends false
+    Next: check that all sites have the same release, then submit the job again. If it happens again, a site sends false
     sums.
     """
 
     def __init__(self, total: str, law: str) -> None:
         self.law = law
         super().__init__(
-            f"the total of {total} breaks the law '{law}': masks did not cancel, or a site sent false sums; see that "
+            f"the total of {total} breaks the law '{law}': masks did not cancel, or a site sent false sums; check that "
             "all sites have the same release, then submit the job again"
         )
 
 
 class RingOverflow(JobFailed):
-    """A value exceeds the bound declared for its sum: raised by the sender, before anything is sent.
+    """A value exceeds the limit that was declared for its sum. Raised by the sender, before anything is sent.
 
-    Next: report it: with labels that were read by ce it should not happen.
+    Next: report it. It should not happen with labels that ce has read.
     """
 
 
 class MessageError(JobFailed):
-    """A message with a wrong shape, type, size, round or job; names the field, never its content.
+    """A message with a wrong shape, type, size, round or job. The error names the field, never its content.
 
-    Next: see that both ends have the same release; if they have, report it.
+    Next: check that both ends have the same release; if they have, report it.
     """
 
 
 class Cancelled(CeError):
-    """Somebody asked the job to stop.
+    """The job was cancelled.
 
-    Next: ask who did; submit it again under another name.
+    Next: ask the operator why; submit it again under another name.
     """
 
     exit_code = 8

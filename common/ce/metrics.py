@@ -1,15 +1,15 @@
 """Agreement of two labelings of the same objects.
 
-Called by `ce metrics`, by the benchmarks and by anyone who has two label vectors. Every measure is a function
-of the contingency table n_ij, the number of objects with the i-th label of A and the j-th label of B:
+Every measure is a function of the contingency table n_ij, the number of objects with the i-th label of A and the j-th
+label of B:
 
     n_i = sum_j n_ij      n_j = sum_i n_ij      n = sum_ij n_ij
     H(A) = sum_i (n_i/n) ln(n/n_i)              H(A|B) = sum_ij (n_ij/n) ln(n_j/n_ij)
     I(A,B) = H(A) - H(A|B)                      H(A,B) = H(A) + H(B|A)
 
-The one thing to know: an object whose label is missing in either labeling is left out of both. Missing is a
-negative number (-1 by custom, -1.0 once a column has become float), NaN, None, and what pandas and numpy use
-in their place (NA, NaT). Logarithms are natural. What labels are called matters to `cohen_kappa` only.
+An object whose label is missing in one labeling is left out of both. Missing is a negative number, NaN, None, and what
+pandas and numpy use in their place (NA, NaT). Logarithms are natural. Only `cohen_kappa` depends on what labels are
+called.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ Floats: TypeAlias = NDArray[np.float64]
 Average: TypeAlias = Literal["geometric", "arithmetic", "min", "max"]
 
 _MAX_CELLS = 2**26
-"""Half a gigabyte of table: more means that somebody passed identifiers for labels."""
+"""Largest contingency table, half a gigabyte: a larger one means that ids were passed as labels."""
 
 _TAIL = 50.0
-"""Hypergeometric tails of less than 2 exp(-50) are left out of expectations: far below one rounding error."""
+"""Hypergeometric tails below 2 exp(-50) are left out of expectations: they are far below one rounding error."""
 
 
 def contingency(a: Labels, b: Labels) -> Counts:
@@ -77,7 +77,7 @@ def micro_precision(truth: Labels, clusters: Labels) -> float:
 
 
 def purity(truth: Labels, clusters: Labels) -> float:
-    """Purity, (1/n) sum_j max_i n_ij: the same number as `micro_precision`, under its usual name."""
+    """Purity, (1/n) sum_j max_i n_ij: another name of `micro_precision`."""
     return micro_precision(truth, clusters)
 
 
@@ -128,7 +128,7 @@ def nvi1(a: Labels, b: Labels) -> float:
 
 
 def nvi2(a: Labels, b: Labels) -> float:
-    """Variation of information, normalised the other way: 1 - I(A,B) / max(H(A), H(B)), in [0, 1].
+    """Variation of information, normalised by the larger entropy: 1 - I(A,B) / max(H(A), H(B)), in [0, 1].
 
     A metric, the normalised information distance of Vinh, Epps and Bailey; 0 when both labelings are a single
     cluster.
@@ -165,7 +165,7 @@ def ari(a: Labels, b: Labels) -> float:
 def pair_f(a: Labels, b: Labels) -> float:
     """F-measure of the pairs joined: 2 S / (S_A + S_B), in [0, 1]; 1 when neither labeling joins any pair.
 
-    Letters as in `rand_index`. It is what (1.4) of the survey computes, under the name of the Rand index.
+    Letters as in `rand_index`. Equation (1.4) of the survey computes this, under the name of the Rand index.
     """
     pairs = _pairs(contingency(a, b))
     joined = pairs.in_a + pairs.in_b
@@ -175,8 +175,8 @@ def pair_f(a: Labels, b: Labels) -> float:
 def f1_nbce(a: Labels, b: Labels) -> float:
     """Best F1 of each set of A among the sets of B, averaged: (1/h) sum_i max_j 2 n_ij / (n_i + n_j).
 
-    h is the number of sets of A. The measure of the NBCE paper, corrected to average over the h sets of A. In
-    (0, 1]. Not symmetric; every set of A counts the same, whatever its size.
+    h is the number of sets of A. The measure of the NBCE paper, corrected to average over the h sets of A. In (0, 1].
+    Not symmetric. Every set of A has the same weight, whatever its size.
     """
     table = contingency(a, b)
     f1 = 2 * table / (table.sum(axis=1, keepdims=True) + table.sum(axis=0, keepdims=True))
@@ -192,7 +192,7 @@ def cohen_kappa(a: Labels, b: Labels) -> float:
     cross = _cross(a, b)
     column_of = {label: j for j, label in enumerate(cross.columns)}
     shared = [(i, column_of[label]) for i, label in enumerate(cross.rows) if label in column_of]
-    # Labels that only one side uses agree with nothing, by chance or otherwise: they enter only through n.
+    # Labels that only one labeling has cannot agree with any, not even by chance: they count only in n.
     i, j = np.array(shared, dtype=np.intp).reshape(-1, 2).T
     agreed = int(cross.table[i, j].sum())
     chance = int(cross.table.sum(axis=1)[i] @ cross.table.sum(axis=0)[j])
@@ -200,7 +200,7 @@ def cohen_kappa(a: Labels, b: Labels) -> float:
 
 
 def kappa_from_table(table: ArrayLike) -> float:
-    """Cohen's kappa of a ready (k, k) table whose rows and columns are the same categories in the same order.
+    """Cohen's kappa of a (k, k) table whose rows and columns are the same categories in the same order.
 
     Counts or weights; see `cohen_kappa`. Raises InputError for a table that is not square, not numbers,
     negative somewhere or zero everywhere.
@@ -220,7 +220,7 @@ def kappa_from_table(table: ArrayLike) -> float:
 
 
 def _kappa(agreed: float, chance: float, n: float) -> float:
-    # Both fractions of kappa's quotient times n²; exact for integers. The span is 0 only for a single cell.
+    # Numerator and denominator of kappa times n²; exact for integers. The span is 0 only if one cell has all objects.
     span = n * n - chance
     return (n * agreed - chance) / span if span else 1.0
 
@@ -247,14 +247,16 @@ def _cross(a: Labels, b: Labels) -> _Cross:
     codes_b, columns = _used(codes_b[known], labels_b)
     shape = len(rows), len(columns)
     if math.prod(shape) > _MAX_CELLS:
-        raise InputError(f"a table of {shape[0]} by {shape[1]} labels is too large: is one of them a column of ids?")
+        raise InputError(
+            f"a table of {shape[0]} by {shape[1]} labels is too large: check that neither is a column of ids"
+        )
     table = np.bincount(codes_a * shape[1] + codes_b, minlength=math.prod(shape))
     return _Cross(table.reshape(shape).astype(np.int64, copy=False), rows, columns)
 
 
 def _encode(labels: Labels) -> tuple[Counts, list[Any]]:
-    """Place of each object's label among the sorted distinct labels, -1 where missing; and those labels."""
-    # Lists become objects: numpy would make strings of ["a", nan], equal ones of [1, "1"]. A str is no list.
+    """The index of each object's label among the sorted distinct labels, -1 where missing; and those labels."""
+    # Lists become arrays of objects: numpy would turn ["a", nan] and [1, "1"] into strings. A str is not a list.
     whole = hasattr(labels, "__array__") or isinstance(labels, str)
     column = np.asarray(labels) if whole else np.fromiter(labels, dtype=object)
     if column.ndim != 1:
@@ -270,12 +272,12 @@ def _encode(labels: Labels) -> tuple[Counts, list[Any]]:
         except TypeError as error:
             raise InputError("labels must be numbers, strings or other hashable objects") from error
         distinct = list(seen)
-    kept = [position for position, label in enumerate(distinct) if not _is_missing(label)]
+    present = [position for position, label in enumerate(distinct) if not _is_missing(label)]
     with suppress(TypeError):
-        kept = sorted(kept, key=distinct.__getitem__)
+        present = sorted(present, key=distinct.__getitem__)
     rank = np.full(len(distinct), -1, dtype=np.int64)
-    rank[kept] = np.arange(len(kept))
-    return rank[codes], [distinct[position] for position in kept]
+    rank[present] = np.arange(len(present))
+    return rank[codes], [distinct[position] for position in present]
 
 
 def _is_missing(label: object) -> bool:
@@ -286,12 +288,12 @@ def _is_missing(label: object) -> bool:
     try:
         return bool(label != label)
     except TypeError:
-        # pandas.NA is neither equal to itself nor not.
+        # pandas.NA cannot be compared, not even with itself.
         return True
 
 
 def _used(codes: Counts, labels: list[Any]) -> tuple[Counts, list[Any]]:
-    """Renumber codes without the labels that no longer occur."""
+    """Renumber codes, leaving out labels that do not occur."""
     occurs = np.bincount(codes, minlength=len(labels)) > 0
     return (np.cumsum(occurs) - 1)[codes], [labels[i] for i in np.flatnonzero(occurs)]
 
@@ -386,13 +388,13 @@ def _expected_terms(n_h: int, n_l: Counts, n: int) -> Floats:
     first = np.maximum(np.maximum(0, n_h + n_l - n), np.floor(mean - reach).astype(np.int64))
     last = np.minimum(np.minimum(n_h, n_l), np.ceil(mean + reach).astype(np.int64))
 
-    # One flat vector of all x for all sizes; each size owns a stretch of it.
+    # One flat vector with all x of all sizes, one size after the other.
     widths = last - first + 1
     starts = np.cumsum(widths) - widths
     x = np.arange(widths.sum()) - np.repeat(starts - first, widths)
     size = np.repeat(n_l, widths)
     log_p = -(gammaln(x + 1) + gammaln(n_h - x + 1) + gammaln(size - x + 1) + gammaln(n - n_h - size + x + 1))
-    # Factors without x are left out and restored by dividing by the sum: they would cost digits.
+    # Factors without x would cost digits. They are left out, and restored by dividing by the sum.
     p = np.exp(log_p - np.repeat(np.maximum.reduceat(log_p, starts), widths))
     terms = xlogy(x / n, x / np.repeat(mean, widths))
     expected: Floats = np.add.reduceat(p * terms, starts) / np.add.reduceat(p, starts)

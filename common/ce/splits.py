@@ -1,7 +1,7 @@
-"""One table dealt out to several sites, for simulations and tests.
+"""Split one label table between several sites, for simulations and tests.
 
-Every labelled cell lands at exactly one site. A site lists only the objects and the columns of which it has a
-label, as its label file would. Columns keep the categories of the whole table.
+Every label goes to exactly one site. A site has only the objects and columns of which it has a label, as its label file
+would; with columns:N it has all objects. Columns have the categories of the complete table.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from ce.errors import InputError
 from ce.labels import Column, LabelTable
 
 ACCEPTED = "expected rows:N, columns:N or blocks:N with N sites, for example rows:4"
-# How often a random deal is drawn again because a site got only missing cells.
+# Number of random splits that are tried until every site has a label.
 DRAWS = 100
 
 
 def split(table: LabelTable, how: str, seed: int = 0) -> dict[str, LabelTable]:
-    """Deals the table to sites "site1", "site2", ...; the same seed deals the same.
+    """Split the table between sites "site1", "site2", ...; the same seed gives the same split.
 
     rows:N      objects at random, each with all its columns
     columns:N   columns in turn, clusterings before classifiers, each with all its objects
-    blocks:N    rectangles of objects and columns at random: one site has some objects alone and some columns
-                alone, the other objects and columns are shared between sites
+    blocks:N    rectangles of objects and columns at random: one site has some objects and some columns alone, the
+                other objects and columns are shared between sites
     """
     match = re.fullmatch(r"(rows|columns|blocks):([0-9]{1,9})", how)
     if match is None or int(match[2]) < 1:
         raise InputError(f"unknown split {how!r}: {ACCEPTED}")
     kind, n_sites = match[1], int(match[2])
-    # (n, m): what is there to deal out.
+    # (n, m): the labels to split.
     observed = np.column_stack([column.observed for column in table.columns])
     rng = np.random.default_rng(seed)
     if kind == "rows":
@@ -47,7 +47,7 @@ def split(table: LabelTable, how: str, seed: int = 0) -> dict[str, LabelTable]:
 
 
 def deal_rows(observed: NDArray[np.bool_], n_sites: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """(n, m) the site of every cell: labelled objects shuffled, then dealt in turn."""
+    """(n, m) the site of every cell: labelled objects in random order, one site after the other."""
     labelled = np.flatnonzero(observed.any(axis=1))
     refuse_too_many(n_sites, len(labelled), "objects with a label")
     owner = np.zeros(observed.shape, dtype=np.intp)
@@ -68,7 +68,7 @@ def deal_columns(table: LabelTable, observed: NDArray[np.bool_], n_sites: int) -
 def deal_blocks(observed: NDArray[np.bool_], n_sites: int, rng: np.random.Generator) -> NDArray[np.intp]:
     """A random grid of rectangles: one site has its first row and its first column, all sites share the rest.
 
-    Objects of one site alone and columns of one site alone meet in a rectangle, so it must be the same site.
+    The first row and the first column cross in a rectangle, so they must belong to the same site.
     """
     n, m = observed.shape
     if n_sites == 1:
@@ -81,7 +81,7 @@ def deal_blocks(observed: NDArray[np.bool_], n_sites: int, rng: np.random.Genera
         column_group = rng.permutation(np.arange(m) % across)
         alone, *others = rng.permutation(n_sites)
         inner = (down - 1) * (across - 1)
-        # Every other site once, then anybody.
+        # Every other site once, then any site.
         sites = np.concatenate([others, rng.integers(n_sites, size=inner - len(others))])
         grid = np.full((down, across), alone)
         grid[1:, 1:] = rng.permutation(sites).reshape(down - 1, across - 1)
@@ -96,22 +96,24 @@ def refuse_too_many(n_sites: int, most: int, what: str) -> None:
         raise InputError(f"cannot split into {n_sites} sites: there are only {most} {what}; {ACCEPTED}")
 
 
-def at_site(table: LabelTable, mine: NDArray[np.bool_]) -> LabelTable:
-    """The cells of one site: its objects, its columns, and nothing in the cells of others."""
-    rows = np.flatnonzero(mine.any(axis=1))
+def at_site(table: LabelTable, cells: NDArray[np.bool_]) -> LabelTable:
+    """The objects and columns of one site's cells; labels in the cells of other sites are missing."""
+    rows = np.flatnonzero(cells.any(axis=1))
     columns = tuple(
-        mask(column.take(rows), ~mine[rows, at]) for at, column in enumerate(table.columns) if mine[:, at].any()
+        without_cells(column.take(rows), ~cells[rows, at])
+        for at, column in enumerate(table.columns)
+        if cells[:, at].any()
     )
     return replace(table, ids=table.ids[rows], columns=columns)
 
 
-def with_columns(table: LabelTable, mine: NDArray[np.bool_]) -> LabelTable:
-    """All objects, and the columns of one site."""
-    return table.select(columns=[column.name for at, column in enumerate(table.columns) if mine[:, at].any()])
+def with_columns(table: LabelTable, cells: NDArray[np.bool_]) -> LabelTable:
+    """All objects, and the columns of one site's cells."""
+    return table.select(columns=[column.name for at, column in enumerate(table.columns) if cells[:, at].any()])
 
 
-def mask(column: Column, cells: NDArray[np.bool_]) -> Column:
-    """The column with some cells missing."""
+def without_cells(column: Column, cells: NDArray[np.bool_]) -> Column:
+    """The column with these cells missing."""
     if column.codes is not None:
         return replace(column, codes=np.where(cells, np.int32(-1), column.codes))
     assert column.probabilities is not None

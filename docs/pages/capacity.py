@@ -37,15 +37,15 @@ that jobs mostly take less.
 WIRE = """\
 | each site | to it | from it |
 | --- | --- | --- |
-| to enrol | {position} N + {token} m c + s ({papers:,} + {claim} m) | {pseudonym} N + {token} m c |
+| to enrol | {position} N + {token} m c + s ({credentials:,} + {claim} m) | {pseudonym} N + {token} m c |
 | to count, once | 16 n | 16 n; 8 n more for each shared column where objects are shared, too |
 | **an iteration** | **B (n + q)** + 8 r G | **B (n + q)** + 8 r S |
 | the results | 8 n (k + 1) | 8 k |
 
 and some 100 bytes for each message and 30 for each array.
 
-G, the globals that every site is sent: {told}.
-S, the shares of them that a site sends, at most: {asked}.
+G, globals that all sites are sent: {sent}.
+S, shares of it, at most: {asked}.
 
 In `blind` totals come down as they went up, 8 r S instead of 8 r G, and with them a decision, of a few numbers for each
 start. bc3e counts votes, too: 8 n more to count, and twice 8 k n more from each site. A mixture with objects and
@@ -66,7 +66,7 @@ At most, for one job; several at once add up. What a daemon takes without a job 
 | site, objects of its own | (N - n) (A' B + 8 r P'), if no two have the same labels in all columns; else fewer |
 | site, shared objects | {shared:g} B n; in `masked` {masked:g} B n; in `blind` n (A" B + 8 r P") + {at_home} B q |
 | each of these but `blind` at the coordinator | {working:.0f} MB at most to work with; bc3e: and 8 k for each object |
-| site, labels and column parameters | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
+| site, labels and beta | N ({label} m + {object} + 4 x characters of an id) + {at_site} B m c |
 | site, threads | about 3 MB for each |
 
 A and P, of each kind of place, are how many arrays the object step holds when it holds most:
@@ -115,16 +115,16 @@ def page() -> str:
                 position=capacity.POSITION,
                 pseudonym=capacity.PSEUDONYM,
                 token=capacity.TOKEN,
-                papers=capacity.PAPERS,
+                credentials=capacity.CREDENTIALS,
                 claim=capacity.CLAIM,
-                told=_by_model("globals_sent"),
+                sent=_by_model("globals_sent"),
                 asked=_by_model("shares_answered"),
             ),
             "## Memory",
             "",
             MEMORY.format(
                 bytes=own.at_home.bytes,
-                at_home=capacity.TABLES_AT_HOME,
+                at_home=capacity.BETAS_AT_HOME,
                 relayed=capacity.RELAYED.full,
                 aligning=capacity.ALIGNING,
                 pair=capacity.ALIGNING_PAIR,
@@ -132,7 +132,7 @@ def page() -> str:
                 masked=capacity.SHARED_AT_SITE.full + capacity.UNDER_MASKS.full,
                 label=capacity.LABEL,
                 object=capacity.OBJECT,
-                at_site=capacity.TABLES_AT_SITE,
+                at_site=capacity.BETAS_AT_SITE,
                 working=capacity.WORD * capacity.STRETCH * max(facts.working for facts in FACTS.values()) / 1e6,
             ),
             *table(

@@ -28,8 +28,8 @@ from ce.protocol.engine.starting_parameters import SecretStarts
 from ce.protocol.local_run import _pair_keys
 from ce.protocol.messages.task import Task
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
-from ce.protocol.modes.contributor import Contributor, member
-from ce.protocol.topology.enrolment import enrolment, with_tokens
+from ce.protocol.modes.contributor import Contributor, contributor
+from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.topology import align, block_pseudonyms
 from ce.service.checkpoints import CheckpointFailed, CheckpointFiles, CheckpointId, Checkpoints, MemoryCheckpoints
 from ce.steps.model import Model
@@ -49,7 +49,7 @@ class Processes:
         privacy: str,
         kept: Mapping[str, Checkpoints],
     ) -> None:
-        enrolments = {site: enrolment(table, model.uses_votes, KEY) for site, table in tables.items()}
+        enrolments = {site: enrol(table, model.uses_votes, KEY) for site, table in tables.items()}
         topology, rows = align(enrolments)
         self.sites = {
             s: Site(
@@ -66,7 +66,7 @@ class Processes:
         attempt = Attempt("job", b"", 1, topology.sites)
         keys = _pair_keys(attempt) if privacy != "plain" else {s: {} for s in self.sites}
         self.members: dict[str, Contributor] = {
-            s: member(
+            s: contributor(
                 privacy, attempt, site, topology.view(s), model, enrolments[s].objects, rows[s], keys[s], b"story"
             )
             for s, site in self.sites.items()

@@ -38,10 +38,9 @@ from ce.protocol.topology.enrolment import (
     ColumnClaim,
     Enrolment,
     EnrolmentSummary,
-    enrolment,
+    enrol,
     enrolment_digest,
     pseudonym_digest,
-    summary_of,
 )
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
@@ -377,13 +376,13 @@ def table(ids: list[str], categories: tuple[Any, ...]) -> LabelTable:
 def test_an_enrolment_shows_no_id_and_no_category(ids: list[str]) -> None:
     ids = [f"patient {name}" for name in ids]
     secret = ("benign or not", "malign or not")
-    shown = enrolment(table(ids, secret), votes=False, job_key=KEY)
+    shown = enrol(table(ids, secret), votes=False, job_key=KEY)
     text = repr(shown).encode() + shown.objects.tobytes() + repr(shown.columns[0].categories).encode()
     assert not any(word.encode() in text for word in ("patient", *secret))
     assert shown.columns[0].categories == tuple(sorted(tokens(KEY, "c", secret)))
-    other_way = enrolment(table(ids, secret[::-1]), votes=False, job_key=KEY)
+    other_way = enrol(table(ids, secret[::-1]), votes=False, job_key=KEY)
     assert shown.columns[0].categories == other_way.columns[0].categories, "the order of categories is the site's own"
-    again = enrolment(table(ids[::-1], secret), votes=False, job_key=KEY)
+    again = enrol(table(ids[::-1], secret), votes=False, job_key=KEY)
     np.testing.assert_array_equal(again.objects, shown.objects[::-1])
     assert (pseudonym_digest(again) == pseudonym_digest(shown)) == (len(ids) == 1), "the digest is of their order, too"
 
@@ -394,9 +393,9 @@ def test_an_enrolment_shows_how_many_objects_have_a_label_but_not_how_many_hundr
     codes = np.where(np.arange(130) < labels, whole.columns[0].codes, -1).astype(np.int32)
     own = replace(whole, columns=(replace(whole.columns[0], codes=codes),))
     for key in (None, KEY):
-        enrolled = enrolment(own, votes=False, job_key=key)
+        enrolled = enrol(own, votes=False, job_key=key)
         assert [claim.labels for claim in enrolled.columns] == [shown]
-        assert [column.labels for column in summary_of(enrolled).columns] == [shown]
+        assert [column.labels for column in enrolled.summary().columns] == [shown]
 
 
 OWN = Enrolment(
@@ -406,7 +405,7 @@ OWN = Enrolment(
 
 
 REVISION = 2
-SIGNED = summary_of(OWN, REVISION)
+SIGNED = OWN.summary(REVISION)
 
 
 def claims(**changes: Any) -> Enrolment:
@@ -438,7 +437,7 @@ CHANGED_ENROLMENTS = {
     ),
 }
 #: What is shown of an enrolment, each field changed by itself, also where no enrolment would have it so.
-CHANGED_SUMMARIES = {name: summary_of(other, REVISION) for name, other in CHANGED_ENROLMENTS.items()} | {
+CHANGED_SUMMARIES = {name: other.summary(REVISION) for name, other in CHANGED_ENROLMENTS.items()} | {
     "fewer objects of the same digest": replace(SIGNED, objects=2),
     "other objects of the same number": replace(SIGNED, pseudonym_digest=bytes(32)),
     "fewer categories of the same digest": replace(

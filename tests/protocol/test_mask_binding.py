@@ -25,7 +25,7 @@ from ce.privacy.masks import BLOCK, Masks, set_stream_key, unmask
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.modes.blind_site import BlindSite
-from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, object_digests, told
+from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, object_digests, view_digest
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.ring import Words
 from ce.steps.model import Sizes
@@ -237,7 +237,7 @@ class Story:
     @property
     def binding(self) -> ViewDigest:
         if self.state is None:
-            return told(self.task)
+            return view_digest(self.task)
         return BlindSite._binding(cast(Any, SimpleNamespace(_state=self.state, _seen=self.seen)))
 
     def cover(self, site: str) -> MaskBinding:
@@ -361,7 +361,7 @@ def test_an_answer_is_covered_once() -> None:
     arrays = {"block/1/sums": PARTS["east"], "global/bound": np.arange(2)}
     answer = Answer(enrolment_digest.round, "sums", arrays=arrays, fraction_bits=dict.fromkeys(arrays, 0))
     cover.mask(answer, enrolment_digest.binding)
-    other = told(replace(enrolment_digest.task, iteration=99))
+    other = view_digest(replace(enrolment_digest.task, iteration=99))
     for again in (answer, replace(answer, round=1), replace(answer, arrays={"global/bound": np.arange(9)})):
         with pytest.raises(MessageError, match="no mask is used twice"):
             cover.mask(again, other)

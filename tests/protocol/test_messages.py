@@ -18,12 +18,13 @@ from support.problems import TOPOLOGIES, deal, problem
 
 from ce.errors import MessageError
 from ce.models import BCE, Mixture
-from ce.protocol.engine.accumulators import Accumulators, Asked
+from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Answer, Array, ArrayChunk, Task, array_hash, chunks, task_digest
-from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import align
 from ce.transport import array_chunks as parts_module
 from ce.transport.array_chunks import CHUNK, LARGEST_FRAME, Collector, chunks_of, to_chunks
@@ -473,10 +474,10 @@ def test_a_damaged_answer_is_refused_or_is_an_answer(data: st.DataObject) -> Non
 # Totals.
 
 ASKED = {
-    "block/0/sums": Asked((2, 3, 4), 40),
-    "global/bound": Asked((2,), 30),
-    "global/objects": Asked((), 0),
-    "block/1/sums": Asked((2, 3, 0), 40),
+    "block/0/sums": ArraySpec((2, 3, 4), 40),
+    "global/bound": ArraySpec((2,), 30),
+    "global/objects": ArraySpec((), 0),
+    "block/1/sums": ArraySpec((2, 3, 0), 40),
 }
 
 
@@ -528,7 +529,7 @@ def test_however_answers_are_cut_and_interrupted_the_totals_are_the_same(data: s
 
 
 def test_totals_refuse_what_was_not_asked_for_and_add_nothing_of_it() -> None:
-    asked = {"a": Asked((4,), 10), "b": Asked((2,), 0)}
+    asked = {"a": ArraySpec((4,), 10), "b": ArraySpec((2,), 0)}
     totals = Accumulators(asked, {"north": ["a", "b"], "south": ["a"]})
     four = np.arange(1, 5)
 
@@ -574,7 +575,7 @@ def _job(model: object = None) -> tuple[Home, dict[str, Site]]:
     example = problem(4, k=2, clusterings=4, missing=0.1)
     tables = deal(example.table, TOPOLOGIES["ragged"](example.table, 3, np.random.default_rng(0)))
     steps = (model or BCE(2, n_init=2, max_iter=3, tol=0)).steps()  # type: ignore[attr-defined]
-    topology, rows = align({site: enrolment(table, votes=False) for site, table in tables.items()})
+    topology, rows = align({site: enrol(table, votes=False) for site, table in tables.items()})
     sites = {s: Site(s, t, topology.view(s), rows[s], steps, SeededStarts(0)) for s, t in tables.items()}
     return Home(topology.whole(), steps), sites
 
@@ -701,7 +702,7 @@ def test_totals_take_the_memory_of_one_array_however_many_sites_add_to_it() -> N
     sites = [f"s{s}" for s in range(20)]
     tracemalloc.start()
     try:
-        totals = Accumulators({"a": Asked(words.shape, 0)}, dict.fromkeys(sites, ("a",)))
+        totals = Accumulators({"a": ArraySpec(words.shape, 0)}, dict.fromkeys(sites, ("a",)))
         for site in sites:
             totals.begin(site)
             for begin in range(0, len(words), 2**15):

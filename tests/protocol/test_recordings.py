@@ -29,7 +29,7 @@ from ce.privacy.masks import Keystream, Masks
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.protocol.local_run import run
 from ce.protocol.messages.task import Answer, Array, Task
-from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import align
 from ce.steps.model import Model
 from ce.transport.in_process import Gather, InProcess, encoded
@@ -122,7 +122,7 @@ class Case:
 
     def blocks(self) -> dict[int, list[str]]:
         """The ids of each block's objects, in the order of its arrays."""
-        enrolments = {site: enrolment(own, self.model.uses_votes) for site, own in self.tables.items()}
+        enrolments = {site: enrol(own, self.model.uses_votes) for site, own in self.tables.items()}
         _, rows = align(enrolments)
         return {
             block: self.tables[site].ids[own].tolist() for site, found in rows.items() for block, own in found.items()

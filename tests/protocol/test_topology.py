@@ -11,7 +11,7 @@ from ce.labels import Column, LabelTable
 from ce.models import BCE
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts
 from ce.protocol.local_run import Run, run
-from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import Topology, align
 from ce.simulation import simulate
 
@@ -24,7 +24,7 @@ def table(ids: list[str], **columns: list[int] | list[str]) -> LabelTable:
 
 
 def topology(**tables: LabelTable) -> Topology:
-    return align({site: enrolment(t, votes=True) for site, t in tables.items()})[0]
+    return align({site: enrol(t, votes=True) for site, t in tables.items()})[0]
 
 
 def test_blocks_are_the_objects_of_the_same_holders() -> None:
@@ -49,7 +49,7 @@ def test_members_share_the_order_of_a_block() -> None:
         "north": table(["9", "2", "5"], a=[0, 1, 0]),
         "south": table(["5", "9", "2"], b=[0, 1, 0]),
     }
-    _, rows = align({site: enrolment(t, votes=True) for site, t in tables.items()})
+    _, rows = align({site: enrol(t, votes=True) for site, t in tables.items()})
     orders = [[str(tables[site].ids[r]) for r in rows[site][0]] for site in tables]
     assert orders[0] == orders[1]
 
@@ -123,7 +123,7 @@ def test_clashing_columns_are_refused_by_name(theirs: LabelTable, what: str) -> 
 def test_nothing_that_is_printed_shows_an_id_a_label_or_a_key() -> None:
     """What ends up in a log by accident: the repr of everything that holds labels or keys."""
     labels = LabelTable.from_arrays([["LABEL1"], ["LABEL2"]], ids=[SECRET, "2"], columns=["a"])
-    claim = enrolment(labels, votes=True)
+    claim = enrol(labels, votes=True)
     shape = topology(north=labels)
     result = simulate(Job(clusters=2, restarts=1, max_iterations=1), {"north": labels})
     secret = SecretStarts.of(b"KEY1" * 8, b"KEY2" * 8, "job")

@@ -29,8 +29,8 @@ from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import pack
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
-from ce.protocol.modes.contributor import member
-from ce.protocol.topology.enrolment import enrolment, with_tokens
+from ce.protocol.modes.contributor import contributor
+from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.topology import align, block_pseudonyms
 from ce.steps.model import Model
 
@@ -133,7 +133,7 @@ class Played:
 def play(size: Size, *, keep: bool = False) -> Played:
     """Run a job of this size, as daemons would: objects by pseudonyms, a task as it came, an answer to be repeated."""
     model, tables, key = model_of(size), tables_of(size), job_key(SECRET, "job")
-    enrolments = {name: enrolment(table, model.uses_votes, key) for name, table in tables.items()}
+    enrolments = {name: enrol(table, model.uses_votes, key) for name, table in tables.items()}
     topology, rows = align(enrolments)
     attempt = Attempt("job", b"", 1, topology.sites)
     keys = {name: EphemeralKey() for name in tables}
@@ -150,7 +150,7 @@ def play(size: Size, *, keep: bool = False) -> Played:
         )
         pairs = {p: keys[name].pair_key(own.public, *attempt.context) for p, own in keys.items() if p != name}
         view, objects = topology.view(name), enrolments[name].objects
-        members[name] = member(size.privacy, attempt, site, view, model, objects, rows[name], pairs)
+        members[name] = contributor(size.privacy, attempt, site, view, model, objects, rows[name], pairs)
     known = block_pseudonyms(topology, enrolments, rows)
     home = (BlindCoordinator if size.privacy == "blind" else Home)(topology.whole(), model, pseudonyms=known)
     played = Played(Most(), Most())
@@ -180,7 +180,7 @@ def play(size: Size, *, keep: bool = False) -> Played:
 def aligning(size: Size) -> int:
     """Bytes that finding out who holds what takes at most, pseudonyms included."""
     tables, key = tables_of(size), job_key(SECRET, "job")
-    enrolments = {name: enrolment(table, size.model == "bc3e", key) for name, table in tables.items()}
+    enrolments = {name: enrol(table, size.model == "bc3e", key) for name, table in tables.items()}
     most = Most()
     with _traced(), most.watch(enrolments):
         align(enrolments)

@@ -18,7 +18,7 @@ import ce
 from ce.errors import CeError
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import sign_enrolment
-from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, summary_of
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
 from ce.testing import FrameByFrame, make_sites, write_labels
 from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
@@ -305,6 +305,6 @@ def sign(enrolment: pb.Enrolment, site_files: SiteFiles) -> None:
     )
     own = Enrolment(np.frombuffer(tokens[: len(tokens) // 16 * 16], dtype="V16"), columns)
     attempt = Attempt(enrolment.job, TOGETHER.definition(), enrolment.epoch, SITES)
-    summary = summary_of(own, enrolment.revision)
+    summary = own.summary(enrolment.revision)
     enrolment.pseudonym_digest = summary.pseudonym_digest
     enrolment.signature = sign_enrolment(attempt, site_files.settings.name, summary, site_files.key)

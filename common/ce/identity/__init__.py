@@ -1,4 +1,4 @@
-"""Who is who: names, keys, certificates, the operator's authority, denied keys and trusted peers."""
+"""Identities: names, keys, certificates, credentials, the operator's authority, denied keys and trusted peers."""
 
 from ce.identity.authority import Authority
 from ce.identity.certificates import (

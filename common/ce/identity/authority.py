@@ -1,7 +1,8 @@
 """The operator's certificate authority: a directory with ca.pem, ca.key and a copy of every certificate issued.
 
-It decides what stands in a certificate; a request only says who asks and for which key. That a request comes from whom
-it says, nobody but a person can know: the operator compares its fingerprint with the site by another way.
+The authority decides what a certificate contains; a request only names an identity and a key. Software cannot check
+that a request comes from the site that it names: the operator compares its fingerprint with the site by telephone or
+in person.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ __all__ = ["CA_DAYS", "DAYS", "Authority", "make_csr"]
 CA_DAYS = 3650
 DAYS = 397
 LONGEST_DAYS = 36500
-#: Certificates begin a little in the past, for machines whose clocks are a little behind.
+#: Certificates are valid from 5 minutes before they are made, for machines whose clocks are slow.
 CLOCK_SLACK = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority, opened: holds its private key. Made by `create` or `open`."""
+    """A certificate authority with its private key. Made by `create` or `open`."""
 
     directory: Path
     certificate: x509.Certificate
@@ -49,7 +50,7 @@ class Authority:
 
     @classmethod
     def create(cls, directory: Path, now: datetime, days: int = CA_DAYS, passphrase: bytes | None = None) -> Authority:
-        """A new authority in `directory`, which is made if it is not there. Never overwrites one."""
+        """A new authority in `directory`, which is created if necessary. Never overwrites an authority."""
         key = make_key()
         certificate = _self_signed(key, now, days)
         make_directory(directory, mode=0o700)
@@ -57,7 +58,7 @@ class Authority:
         try:
             write_key(_key_path(directory), key, passphrase)
         except ConfigError:
-            # A certificate whose key was never kept is of no use to anybody.
+            # Without its key the certificate is useless.
             _certificate_path(directory).unlink(missing_ok=True)
             raise
         return cls(directory, certificate, key)
@@ -66,7 +67,7 @@ class Authority:
     def open(
         cls, directory: Path, passphrase: bytes | None = None, *, hint: str = "give the passphrase of the CA's key"
     ) -> Authority:
-        """The authority in `directory`. `hint` says how to give a passphrase, as for `read_key`."""
+        """The authority in `directory`. `hint` says how to give the passphrase, see `read_key`."""
         certificate = read_certificate(_certificate_path(directory))
         key = read_key(_key_path(directory), passphrase, hint=hint)
         check_issuer(certificate, certificate)
@@ -76,40 +77,40 @@ class Authority:
     def sign(
         self, csr_pem: bytes, expected: Identity | None, now: datetime, days: int = DAYS, *, replace: bool = False
     ) -> x509.Certificate:
-        """A certificate for what the request asks, which must be `expected`; None stands for any site.
+        """A certificate for the identity of the request, which must be `expected`; None stands for any site.
 
-        A name that has a certificate for another key gets one for this key only with `replace`. The old certificate
-        stays valid until it expires: put its fingerprint on the deny list.
+        If the name has a certificate for another key, `replace` is required. The old certificate stays valid until it
+        expires: put its fingerprint on the deny list.
         """
         check_validity(self.certificate, now, "the CA's certificate")
         request = read_csr(csr_pem)
         identity = request.identity
         if expected is None and identity.role != "site":
-            # Otherwise a file that a site sends could make it an operator.
+            # Otherwise a site could become an operator by the request that it sends.
             raise ConfigError(
-                f"the request is for {identity}, not for a site: if you mean to sign it, name {identity} explicitly"
+                f"the request is for {identity}, not for a site: to sign it all the same, name {identity} explicitly"
             )
         if expected is not None and identity != expected:
             raise ConfigError(f"the request is for {identity}, not for {expected}: ask for the right one")
         known = self._known_key(identity)
         if known is not None and known != fingerprint(request.public_key) and not replace:
             raise ConfigError(
-                f"{identity} has a certificate for another key: somebody else may be asking for this name. Compare "
-                f"the fingerprint of the request with {identity.name} by another way than the one it came by, and "
-                "only then sign it as a replacement (--replace)"
+                f"{identity} has a certificate for another key: the request may come from another party. Compare the "
+                f"fingerprint of the request with {identity.name} by telephone or in person, and only then sign it as "
+                "a replacement (--replace)"
             )
         certificate = self._certificate_for(identity, request.public_key, now, days)
-        self._keep(identity, certificate, first=known is None)
+        self._save_copy(identity, certificate, first=known is None)
         return certificate
 
     def issue(
         self, identity: Identity, key: PrivateKey, now: datetime, days: int = DAYS, *, replace: bool = False
     ) -> x509.Certificate:
-        """A certificate for a key that the operator made here: the coordinator's or the operator's own."""
+        """A certificate for a key that was made on this machine: the coordinator's or the operator's."""
         return self.sign(make_csr(key, identity), identity, now, days, replace=replace)
 
     def issued(self) -> dict[Identity, x509.Certificate]:
-        """The newest certificate of everybody, in order of role and name."""
+        """The newest certificate of each identity, in order of role and name."""
         found: dict[Identity, x509.Certificate] = {}
         for path in self._issued_directory.glob("*.pem"):
             certificate = read_certificate(path)
@@ -131,12 +132,12 @@ class Authority:
         data = read_if_there(path)
         return None if data is None else fingerprint(parse_certificate(data, str(path)))
 
-    def _keep(self, identity: Identity, certificate: x509.Certificate, *, first: bool) -> None:
+    def _save_copy(self, identity: Identity, certificate: x509.Certificate, *, first: bool) -> None:
         path = self._issued_path(identity)
         make_directory(path.parent)
         data = certificate.public_bytes(Encoding.PEM)
         if first:
-            # Fails when another command gave the name away since we looked.
+            # Fails if another command has issued a certificate for this name in the meantime.
             write_new(path, data, PUBLIC)
         else:
             rewrite(path, data)
@@ -147,7 +148,7 @@ class Authority:
         if identity.role == "coordinator":
             names.append(x509.DNSName(COORDINATOR_SERVER_NAME))
             usage = ExtendedKeyUsageOID.SERVER_AUTH
-        own = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+        issuer_key = self.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
         first, last = _validity(now, days)
         return (
             x509.CertificateBuilder()
@@ -162,7 +163,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key), critical=False)
             .sign(self._key, hashes.SHA256())
         )
 
@@ -176,9 +177,9 @@ def _key_path(directory: Path) -> Path:
 
 
 def _self_signed(key: PrivateKey, now: datetime, days: int) -> x509.Certificate:
-    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    # Two authorities with one name would be confused by libraries that look for an issuer by name.
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"ce authority {own.digest.hex()[:16]}")])
+    key_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    # Libraries look for an issuer by name, so that two authorities must not have the same name.
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"ce authority {key_id.digest.hex()[:16]}")])
     first, last = _validity(now, days)
     return (
         x509.CertificateBuilder()
@@ -190,7 +191,7 @@ def _self_signed(key: PrivateKey, now: datetime, days: int) -> x509.Certificate:
         .not_valid_after(last)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(key_cert_sign=True), critical=True)
-        .add_extension(own, critical=False)
+        .add_extension(key_id, critical=False)
         .sign(key, hashes.SHA256())
     )
 
@@ -198,7 +199,7 @@ def _self_signed(key: PrivateKey, now: datetime, days: int) -> x509.Certificate:
 def _validity(now: datetime, days: int) -> tuple[datetime, datetime]:
     if not 1 <= days <= LONGEST_DAYS:
         raise ConfigError(f"a certificate cannot be valid for {days} days: choose 1 to {LONGEST_DAYS}")
-    # Certificates count whole seconds.
+    # Times in certificates are whole seconds.
     now = now.astimezone(UTC).replace(microsecond=0)
     return now - CLOCK_SLACK, now + timedelta(days=days)
 

@@ -1,7 +1,8 @@
-"""Certificates: whose they are, whether they are valid, and what was signed with their keys.
+"""Certificates: their identity, their validity, and signatures by their keys.
 
-A certificate names exactly one identity, in a URI name. A fingerprint is that of the key and not of the certificate, so
-that a renewed certificate of the same key is still the peer that was once compared out of band.
+A certificate names exactly one identity, as a URI among its alternative names. A fingerprint is the digest of the
+public key, not of the certificate, so that a renewed certificate of the same key has the fingerprint that people
+compared.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ce.identity.files import read_public
 from ce.identity.keys import PrivateKey, PublicKey, is_public_key
 from ce.identity.names import SCHEME, Identity
 
-#: What the x509 library raises, some of it only when a part is looked at, for what is not as the standard says.
+#: What the x509 library raises for malformed data, in part only when a field is read.
 _MALFORMED = (
     ValueError,
     TypeError,
@@ -41,7 +42,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def parse_certificate(data: bytes, what: str = "the certificate") -> x509.Certificate:
-    """The one certificate in `data`, PEM or DER; ConfigError, which calls it `what`, when it is not one."""
+    """The certificate in `data`, PEM or DER. Raises ConfigError, naming it `what`, unless there is exactly one."""
     with refusing_malformed(what, "a certificate"):
         if b"-----BEGIN" not in data:
             return x509.load_der_x509_certificate(data)
@@ -52,7 +53,7 @@ def parse_certificate(data: bytes, what: str = "the certificate") -> x509.Certif
 
 
 def identity_of(certificate: x509.Certificate, what: str = "the certificate") -> Identity:
-    """Whom the certificate names; ConfigError, which calls it `what`, unless it is exactly one identity."""
+    """The identity of a certificate. Raises ConfigError, naming it `what`, unless it has exactly one."""
     with refusing_malformed(what, "a certificate of ce"):
         extensions = certificate.extensions
     return named_in(extensions, what)
@@ -65,7 +66,7 @@ def named_in(extensions: x509.Extensions, what: str) -> Identity:
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     except x509.ExtensionNotFound:
         uris = []
-    # Schemes have no case: `CE://...` is not our spelling, but it would be a second identity to somebody else.
+    # Schemes are case-insensitive: another implementation would read `CE://...` as a second identity.
     identities = [uri for uri in uris if uri.lower().startswith(SCHEME)]
     if len(identities) != 1:
         raise ConfigError(f"{what} names {len(identities)} identities {SCHEME}ROLE/NAME: expected exactly one")
@@ -76,18 +77,18 @@ def public_key_of(certificate: x509.Certificate) -> PublicKey:
     with refusing_malformed("the certificate", "one with a usable key"):
         key = certificate.public_key()
     if not is_public_key(key):
-        raise ConfigError("the certificate has a key of another kind than EC P-256: have one made for a key of ce")
+        raise ConfigError("the certificate has a key of another kind than EC P-256: request one for a key made by ce")
     return key
 
 
 def fingerprint(of: x509.Certificate | PublicKey) -> str:
-    """`SHA256:` and 64 hex digits: the digest of the public key, the same in every certificate for that key."""
+    """`SHA256:` and 64 hex digits: the digest of the public key, which is the same in all certificates for the key."""
     key = public_key_of(of) if isinstance(of, x509.Certificate) else of
     return f"SHA256:{hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()}"
 
 
 def check_fingerprint_text(text: str) -> str:
-    """A fingerprint as people write it (any case, colons, spaces, without its prefix), as `fingerprint` writes it."""
+    """Convert a fingerprint as people write it (any case, colons, spaces, no prefix) to the form of `fingerprint`."""
     digits = re.sub(r"[\s:]", "", text).lower().removeprefix("sha256")
     if _FINGERPRINT.fullmatch(digits) is None:
         raise ConfigError(
@@ -97,7 +98,7 @@ def check_fingerprint_text(text: str) -> str:
 
 
 def check_validity(certificate: x509.Certificate, now: datetime, what: str) -> None:
-    """Raises ConfigError, which calls the certificate `what`, when it is not valid at `now`."""
+    """Raise ConfigError, naming the certificate `what`, if it is not valid at `now`."""
     with refusing_malformed(what, "a certificate with usable dates"):
         first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     now = now.astimezone(UTC)
@@ -111,7 +112,7 @@ def check_validity(certificate: x509.Certificate, now: datetime, what: str) -> N
 
 
 def check_issuer(certificate: x509.Certificate, ca: x509.Certificate) -> None:
-    """Raises ConfigError unless `ca` is a certificate authority and signed `certificate`. Says nothing about dates."""
+    """Raise ConfigError unless `ca` is a certificate authority and signed `certificate`. Does not check dates."""
     with refusing_malformed("the CA's certificate", "a certificate of ce"):
         extensions = ca.extensions
     try:
@@ -132,7 +133,7 @@ def check_issuer(certificate: x509.Certificate, ca: x509.Certificate) -> None:
 
 
 def check_matches_key(certificate: x509.Certificate, key: PrivateKey) -> None:
-    """Raises ConfigError when the certificate was made for another key."""
+    """Raise ConfigError if the certificate was made for another key."""
     if public_key_of(certificate) != key.public_key():
         raise ConfigError(
             "the certificate is for another private key: use the key that its request was made with, "
@@ -141,12 +142,12 @@ def check_matches_key(certificate: x509.Certificate, key: PrivateKey) -> None:
 
 
 def sign(key: PrivateKey, message: bytes, *, purpose: str) -> bytes:
-    """A signature of `message` that is worth nothing for any other purpose."""
+    """A signature of `message` that is valid for this purpose only."""
     return key.sign(_signed(purpose, message), ec.ECDSA(hashes.SHA256()))
 
 
 def verify(certificate: x509.Certificate, signature: bytes, message: bytes, *, purpose: str, field: str) -> None:
-    """Raises MessageError, naming `field`, unless the certificate's key signed this message for this purpose."""
+    """Raise MessageError, naming `field`, unless the certificate's key signed this message for this purpose."""
     try:
         key = public_key_of(certificate)
         key.verify(signature, _signed(purpose, message), ec.ECDSA(hashes.SHA256()))
@@ -155,18 +156,18 @@ def verify(certificate: x509.Certificate, signature: bytes, message: bytes, *, p
 
 
 def _signed(purpose: str, message: bytes) -> bytes:
-    """The bytes that are signed: no purpose and message can be read as another purpose with another message.
+    """The bytes that are signed. They cannot be read as another purpose with another message.
 
-    The length takes four bytes and so begins with zero: neither what TLS signs with the same key (64 spaces first) nor
-    a request or certificate (a DER sequence, 0x30) can be mistaken for it.
+    They begin with the length in four bytes, and so with a zero byte. What TLS signs with the same key begins with 64
+    spaces, and a request or certificate with 0x30 (a DER sequence), so that neither can be mistaken for it.
     """
-    label = purpose.encode()
-    return len(label).to_bytes(4, "big") + label + message
+    name = purpose.encode()
+    return len(name).to_bytes(4, "big") + name + message
 
 
 @contextlib.contextmanager
 def refusing_malformed(what: str, expected: str) -> Iterator[None]:
-    """Turns the x509 library's complaints into a ConfigError, without the content that they may quote."""
+    """Turn errors of the x509 library into a ConfigError, without the content that they may quote."""
     try:
         yield
     except _MALFORMED:

@@ -1,4 +1,4 @@
-"""What somebody shows at the door: a private key, the certificate for it, and the authority that signed it."""
+"""Local credentials: a private key, its certificate, and the certificate of the issuing authority."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ce.identity.names import Identity, Role
 
 @dataclass(frozen=True)
 class Credentials:
-    """A key and a certificate that fit, of an authority that signed them, valid now."""
+    """A private key, its certificate, and the certificate of the authority that issued it; checked, and valid now."""
 
     identity: Identity
     key: PrivateKey = field(repr=False)
@@ -37,24 +37,25 @@ class Credentials:
         now: datetime | None = None,
         without_certificate: str | None = None,
     ) -> Credentials:
-        """Raises ConfigError with what to do, for everything that would only fail later, at the other end.
+        """Read and check the three files. Raises ConfigError, with what to do, for anything that the other end of a
+        connection would refuse.
 
-        `without_certificate` says what to do where having none yet is normal.
+        `without_certificate` says what to do if the certificate file does not exist yet.
         """
         passphrase = os.environ.get(passphrase_variable)
         given = None if passphrase is None else passphrase.encode()
-        own = read_key(key, given, hint=f"set {passphrase_variable}")
+        private_key = read_key(key, given, hint=f"set {passphrase_variable}")
         if without_certificate is not None and not certificate.exists():
             raise ConfigError(f"{certificate}: {without_certificate}")
-        shown, signer = read_certificate(certificate), read_certificate(authority)
-        check_matches_key(shown, own)
-        check_issuer(shown, signer)
-        check_validity(shown, now or datetime.now(UTC), f"the certificate {certificate}")
-        identity = identity_of(shown, str(certificate))
+        issued, issuer = read_certificate(certificate), read_certificate(authority)
+        check_matches_key(issued, private_key)
+        check_issuer(issued, issuer)
+        check_validity(issued, now or datetime.now(UTC), f"the certificate {certificate}")
+        identity = identity_of(issued, str(certificate))
         if identity.role != role:
             article = "an" if role == "operator" else "a"
             raise ConfigError(f"{certificate} is the certificate of {identity}, not of {article} {role}")
-        return cls(identity, own, shown, signer)
+        return cls(identity, private_key, issued, issuer)
 
     @property
     def certificate_pem(self) -> bytes:

@@ -1,8 +1,8 @@
-"""The deny list: keys that are no longer let in although their certificates are still valid.
+"""The deny list: keys that are refused although their certificates are still valid.
 
-A text file with one fingerprint per line; `#` begins a comment. It is read again whenever it has changed, so denying a
-key needs no restart. A running coordinator never forgets a denied key because of a slip of the hand: a line that is no
-fingerprint, or a file that cannot be read, leaves denied what was denied.
+A text file with one fingerprint per line; `#` begins a comment. It is read again whenever it has changed, so that
+denying a key needs no restart. While a line is not a fingerprint, or the file cannot be read, all keys that were denied
+before stay denied.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from ce.identity.files import read_public
 
 _log = logging.getLogger(__name__)
 
-#: A change of any of these is a change of the file; the last one notices `chmod`.
+#: The file has changed if any of these has; the last one changes with `chmod`.
 _Stamp = tuple[int, int, int, int]
 
 
 class DenyList:
-    """The denied fingerprints of one file. A missing file denies nobody.
+    """The denied fingerprints of one file. A missing file denies no key.
 
-    Raises ConfigError when the file is there and cannot be read: starting without it would let in whom it denies.
+    Raises ConfigError if the file exists but cannot be read: without it, denied keys would be accepted.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # One attribute for both: two threads that read at the same time cannot leave the list of one and the stamp of
-        # the other.
+        # One attribute for both, so that two threads that read at the same time cannot mix stamp and list.
         self._known: tuple[_Stamp | None, frozenset[str]] = (None, frozenset())
         self._warned: str | None = None
         self._read_again()
@@ -40,7 +39,7 @@ class DenyList:
             self._read_again()
         except ConfigError as error:
             if self._warned != str(error):
-                _log.warning("%s; what was denied before stays denied", error)
+                _log.warning("%s; keys that were denied before stay denied", error)
                 self._warned = str(error)
         else:
             self._warned = None
@@ -52,7 +51,7 @@ class DenyList:
         if stamp is None:
             self._known = (None, frozenset())
         elif stamp != known:
-            # The stamp is older than what is read: a change in between is seen at the next call.
+            # The stamp was taken before reading: a change in between is noticed at the next call.
             text = read_public(self._path).decode("utf-8-sig", errors="replace")
             self._known = (stamp, self._parse(text, denied))
 
@@ -67,7 +66,7 @@ class DenyList:
                 listed.add(check_fingerprint_text(entry))
             except ConfigError:
                 malformed = True
-                _log.warning("%s, line %d: not a fingerprint; what was denied before stays denied", self._path, number)
+                _log.warning("%s, line %d: not a fingerprint; keys denied before stay denied", self._path, number)
         return frozenset(listed) | before if malformed else frozenset(listed)
 
     def _stamp_now(self) -> _Stamp | None:

@@ -1,7 +1,8 @@
-"""Files of keys, certificates and pins: written whole or not at all, and private ones read only when they are private.
+"""Files of keys, certificates and pins: written completely or not at all; private files are read only if they are
+private.
 
-A file appears under its name with all its bytes on disk, so a crash or a full disk leaves the old file or none, never
-half a key.
+A file gets its name after all its bytes are on the disk, so that a crash or a full disk leaves the old file or none,
+never half a key.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from ce.errors import ConfigError
 
-#: Keys, certificates and pins take kilobytes; a larger file is another file.
+#: Largest file in bytes. Keys, certificates and pins take kilobytes, so that a larger file is the wrong one.
 LARGEST_FILE = 1 << 20
 
 PRIVATE = 0o600
@@ -23,9 +24,9 @@ PUBLIC = 0o644
 
 
 def write_new(path: Path, data: bytes, mode: int) -> None:
-    """Create `path`, with `mode` from its first moment; ConfigError when something of that name is there already."""
+    """Create `path`, with `mode` from the beginning. Raises ConfigError if the name is taken."""
     with _writing(path), _aside(path, data, mode) as aside:
-        # A hard link, unlike a rename, fails when the name is taken: no key is ever overwritten, not even in a race.
+        # A hard link, unlike a rename, fails if the name is taken, so that no key is ever overwritten, even in a race.
         try:
             path.hardlink_to(aside)
         except FileExistsError:
@@ -33,22 +34,22 @@ def write_new(path: Path, data: bytes, mode: int) -> None:
 
 
 def rewrite(path: Path, data: bytes) -> None:
-    """Write `path` anew; a file that was there keeps its permissions and, where we may set it, its owner."""
+    """Replace the content of `path`. Permissions stay and, where this user may set it, the owner."""
     with _writing(path):
-        # What a link points to is replaced, not the link.
+        # The target of a link is replaced, not the link.
         path = path.resolve()
         before = path.stat() if path.exists() else None
         with _aside(path, data, PUBLIC if before is None else PRIVATE) as aside:
             if before is not None:
                 with contextlib.suppress(PermissionError):
-                    # Without this, a daemon could not read what the administrator has changed for it.
+                    # Otherwise a daemon could not read a file that an administrator has changed.
                     os.chown(aside, before.st_uid, before.st_gid)
                 aside.chmod(stat.S_IMODE(before.st_mode))
             aside.replace(path)
 
 
 def make_directory(path: Path, mode: int = 0o777) -> None:
-    """Make `path` a directory, unless it is one."""
+    """Create the directory `path` and its parents, unless it exists."""
     try:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
@@ -56,7 +57,7 @@ def make_directory(path: Path, mode: int = 0o777) -> None:
 
 
 def read_public(path: Path) -> bytes:
-    """The bytes of a file that anybody may read."""
+    """The bytes of a file that need not be private."""
     data = read_if_there(path)
     if data is None:
         raise ConfigError(f"{path} does not exist: check the path")
@@ -64,7 +65,7 @@ def read_public(path: Path) -> bytes:
 
 
 def read_if_there(path: Path) -> bytes | None:
-    """The bytes of a file that anybody may read; None when there is no such file."""
+    """The bytes of a file that need not be private; None if it does not exist."""
     try:
         with _reading(path), _regular(path) as (handle, _):
             return _bytes_of(handle, path)
@@ -73,7 +74,7 @@ def read_if_there(path: Path) -> bytes | None:
 
 
 def read_private(path: Path) -> bytes:
-    """The bytes of a file that only its owner may read or write, who is us or root; ConfigError otherwise."""
+    """The bytes of a private file. Raises ConfigError unless only its owner, who is this user or root, may open it."""
     try:
         with _reading(path), _regular(path) as (handle, status):
             _check_private(path, status)
@@ -94,7 +95,7 @@ def _check_private(path: Path, status: os.stat_result) -> None:
 
 @contextlib.contextmanager
 def _aside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
-    """A complete copy on disk beside `path`, for the caller to put in its place; gone afterwards."""
+    """A complete copy on disk beside `path`, for the caller to put in its place. It is removed afterwards."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
@@ -108,7 +109,7 @@ def _aside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
 
 
 def _sync_directory(directory: Path) -> None:
-    # Not every file system can do this, and not every user may; the file itself is complete by now.
+    # Some file systems and users cannot do this. The file itself is complete.
     with contextlib.suppress(OSError):
         handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -119,8 +120,8 @@ def _sync_directory(directory: Path) -> None:
 
 @contextlib.contextmanager
 def _regular(path: Path) -> Iterator[tuple[int, os.stat_result]]:
-    """An open handle and its status. The status is that of the handle: the name may change hands in between."""
-    # Without O_NONBLOCK, opening a pipe would wait for its writer.
+    """An open handle and its status. The status is that of the handle, because the path may be replaced in between."""
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(handle)

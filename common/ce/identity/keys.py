@@ -1,7 +1,7 @@
-"""What nobody else may see: the private key of a certificate, and a site's own secret.
+"""Private files: the private key of a certificate, and a site's secret.
 
-Keys are EC P-256, which every TLS 1.3 library speaks. They are made where they are used and never sent. Files have mode
-0600 from their first moment; reading refuses a file that other users can open, because by then it may be copied.
+Keys are EC P-256, which every TLS 1.3 library supports. They are made where they are used and never sent. Files have
+mode 0600 from the beginning. A file that other users can open is refused, because they may have copied it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PrivateKey = ec.EllipticCurvePrivateKey
 PublicKey = ec.EllipticCurvePublicKey
 
 SECRET_BYTES = 32
-#: What OpenSSL, which encrypts the key, can take.
+#: Longest passphrase, in bytes, that OpenSSL accepts.
 _LONGEST_PASSPHRASE = 1023
 
 _SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
@@ -33,7 +33,7 @@ def make_key() -> PrivateKey:
 
 
 def is_public_key(key: object) -> TypeGuard[PublicKey]:
-    """Whether `key` is of the one kind that ce uses: EC P-256."""
+    """Whether `key` is an EC P-256 key, the only kind that ce uses."""
     return isinstance(key, PublicKey) and isinstance(key.curve, ec.SECP256R1)
 
 
@@ -43,26 +43,26 @@ def pem(key: PrivateKey) -> bytes:
 
 
 def write_key(path: Path, key: PrivateKey, passphrase: bytes | None = None) -> None:
-    """Create `path` with the key, encrypted when there is a passphrase. Never overwrites."""
+    """Create `path` with the key, encrypted if there is a passphrase. Never overwrites a file."""
     write_new(path, _for_file(path, key, passphrase), PRIVATE)
 
 
 def replace_key(path: Path, key: PrivateKey, passphrase: bytes | None = None) -> None:
-    """Put the key in the place of the one in `path`, if there is one; that is gone then, and its owner stays."""
+    """Write the key to `path`, in place of the key there if there is one. The owner of the file stays."""
     if not path.exists():
         write_key(path, key, passphrase)
         return
-    read_private(path)  # what replaces it is as open as it was
+    read_private(path)  # the new file gets the same permissions, so they must be private
     rewrite(path, _for_file(path, key, passphrase))
 
 
 def read_key(
     path: Path, passphrase: bytes | None = None, *, hint: str = "give the passphrase that it was written with"
 ) -> PrivateKey:
-    """The key in `path`; ConfigError when it is not private, not P-256, or does not go with the passphrase.
+    """The key in `path`. Raises ConfigError if it is not private, not P-256, or does not open with the passphrase.
 
-    `hint` says in the imperative how this caller is given a passphrase: which variable or which key of which file.
-    A passphrase for a key that is not encrypted is an error too: somebody believes that the file is protected.
+    `hint` says in the imperative how to give the passphrase: which variable or which key of which file. A passphrase
+    for a key that is not encrypted is an error, too, because its owner believes that the file is protected.
     """
     data = read_private(path)
     encrypted = b"ENCRYPTED" in data
@@ -71,12 +71,12 @@ def read_key(
     if passphrase and not encrypted and b"PRIVATE KEY" in data:
         raise ConfigError(
             f"{path} is not encrypted although a passphrase is given: encrypt it, for instance with "
-            f"`openssl pkcs8 -topk8`, or leave the passphrase away"
+            f"`openssl pkcs8 -topk8`, or give no passphrase"
         )
     try:
         key = serialization.load_pem_private_key(data, passphrase or None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # The library's own sentence stays out of ours: it may quote what it could not read.
+        # The library's message is not repeated: it may quote the file's content.
         if encrypted:
             raise ConfigError(f"{path} does not open with this passphrase, or is damaged: {hint}") from None
         raise ConfigError(f"{path} is not a private key in PEM form: check that it is the right file") from None
@@ -86,19 +86,19 @@ def read_key(
 
 
 def write_secret(path: Path) -> bytes:
-    """Create `path` with a new secret, and return the secret. Never overwrites."""
+    """Create `path` with a new secret, and return the secret. Never overwrites a file."""
     secret = secrets.token_bytes(SECRET_BYTES)
     write_new(path, secret.hex().encode() + b"\n", PRIVATE)
     return secret
 
 
 def read_secret(path: Path) -> bytes:
-    """The secret in `path`, under the same rules of permission as a key."""
+    """The secret in `path`, which must be private like a key."""
     text = read_private(path).decode("ascii", errors="replace").strip()
     if _SECRET.fullmatch(text) is None:
         raise ConfigError(
-            f"{path} is not a secret of {SECRET_BYTES} bytes in hex: restore it from a backup, or move it away and "
-            "have a new one made"
+            f"{path} is not a secret of {SECRET_BYTES} bytes in hex: restore it from a backup, or move it away, and a "
+            "new one will be made"
         )
     return bytes.fromhex(text)
 

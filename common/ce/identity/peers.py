@@ -1,8 +1,8 @@
 """The peers that a site trusts: peers.toml, lines `NAME = "SHA256:..."`.
 
-The operator runs the CA and could make certificates for sites that do not exist. So a site takes another for what it
-says only if its key is pinned here, by a person who compared the fingerprint by another way than the coordinator. No
-message here repeats a fingerprint that was presented: it would be copied instead of compared.
+The operator runs the CA and could make certificates for sites that do not exist. So a site accepts another site only if
+its key is pinned here, by a person who compared the fingerprint by telephone or in person, not through the coordinator.
+No message here repeats a fingerprint that was presented: it would be copied instead of compared.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HEADER = """\
 
 
 class Peers:
-    """The pins of one peers.toml. A missing file is one without pins."""
+    """The pins of one peers.toml. A missing file has no pins."""
 
     def __init__(self, path: Path, pins: Mapping[str, str]) -> None:
         self._path = path
@@ -51,7 +51,7 @@ class Peers:
         return self._pins.get(name)
 
     def check(self, name: str, certificate: x509.Certificate) -> None:
-        """Raises Refused unless the certificate's key is the one pinned for `name`."""
+        """Raise Refused unless the certificate's key is the one pinned for `name`."""
         check_name(name)
         known = self._pins.get(name)
         if known is None:
@@ -63,13 +63,13 @@ class Peers:
         if known != fingerprint(certificate):
             raise Refused(
                 CHANGED,
-                f"{name} has another key than the one that this site trusts, and somebody may be posing as {name}: ask "
-                f"{name} by telephone or in person whether it made a new key; if it did, have its fingerprint read "
+                f"{name} has another key than the one that this site trusts: another party may be posing as {name}. "
+                f"Ask {name} by telephone or in person whether it made a new key; if it did, have its fingerprint read "
                 f"out to you and run `ce-client trust --replace {name} SHA256:...` with it",
             )
 
     def trust(self, name: str, fingerprint: str, *, replace: bool = False) -> None:
-        """Pin `name` to a fingerprint that a person compared; another one than before only with `replace`.
+        """Pin `name` to a fingerprint that a person compared. To change a pin, `replace` is required.
 
         Works on the file as it is now. Other lines and all comments stay.
         """
@@ -122,10 +122,10 @@ def _parse(text: str, path: Path) -> dict[str, str]:
 
 
 def _refuse_shared(pins: Mapping[str, str], path: Path) -> None:
-    """One site under two names would count twice where a rule asks for a number of sites."""
-    holders: dict[str, str] = {}
+    """Raise ConfigError if two names have the same pin: one site would count twice in rules about numbers of sites."""
+    first_name: dict[str, str] = {}
     for name, pin in pins.items():
-        first = holders.setdefault(pin, name)
+        first = first_name.setdefault(pin, name)
         if first != name:
             raise ConfigError(f"{path}: {first} and {name} have the same fingerprint: correct or remove one")
 
@@ -134,7 +134,7 @@ def _with_pin(text: str, name: str, pin: str) -> str:
     """The text with the line of `name` changed, or added at its end."""
     key = name if "." not in name else f'"{name}"'
     line = f'{key} = "{pin}"'
-    # What else stood on the line goes with it: a comment on how the old key was compared says nothing of this one.
+    # A comment on the same line is removed, too: it is about the old key.
     changed, lines = re.subn(rf"""(?m)^[ \t]*(["']?){re.escape(name)}\1[ \t]*=[^\r\n]*""", lambda _: line, text)
     if lines:
         return changed

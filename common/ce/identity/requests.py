@@ -1,6 +1,6 @@
-"""Certificate requests: how a site asks for a certificate without its private key ever leaving it.
+"""Certificate requests: a site asks for a certificate without sending its private key.
 
-A request carries the public key and the identity asked for, signed with the private key. Nothing else in it counts.
+A request has the public key and the identity, and is signed with the private key. Everything else in it is ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ce.identity.names import Identity
 
 @dataclass(frozen=True)
 class Request:
-    """Who asks, and for which key. Whoever made it holds that key; that he is who he says remains to be checked."""
+    """The identity and the key that a certificate is requested for. The signature proves that the sender has the key;
+    it does not prove the identity."""
 
     identity: Identity
     public_key: PublicKey
@@ -38,7 +39,7 @@ def make_csr(key: PrivateKey, identity: Identity) -> bytes:
 
 
 def read_csr(pem: bytes) -> Request:
-    """What a request asks for; ConfigError unless it is signed with its own P-256 key and names one identity."""
+    """What a request asks for. Raises ConfigError unless it is signed with its own P-256 key and names one identity."""
     with refusing_malformed("the request", "a certificate request"):
         csr = x509.load_pem_x509_csr(pem)
         key = csr.public_key()
@@ -47,12 +48,12 @@ def read_csr(pem: bytes) -> Request:
     if not is_public_key(key):
         raise ConfigError("the request is for a key of another kind than EC P-256: make it with ce")
     if not proven:
-        raise ConfigError("the request is not signed with its own key: it was changed on its way, ask for it again")
+        raise ConfigError("the request is not signed with its own key: it was changed after signing; ask for it again")
     return Request(named_in(extensions, "the request"), key)
 
 
 def subject_of(identity: Identity) -> x509.Name:
-    """For people who look at a certificate with other tools; ce itself looks only at the URI.
+    """The subject of a certificate, for people who read it with other tools; ce reads only the URI.
 
     There is no common name, because some TLS libraries take it for a host name: a site could call itself
     `ce-coordinator`.

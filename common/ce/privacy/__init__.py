@@ -1,1 +1,1 @@
-"""Keys between sites, and what hides names from the coordinator. Knows bytes only: no model, no label table."""
+"""Keys between sites, masks, and pseudonyms. These modules know bytes only: no model, no label table."""

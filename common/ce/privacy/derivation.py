@@ -1,4 +1,4 @@
-"""Bytes out of bytes: how lists become one unambiguous text, and how keys are derived from keys."""
+"""How a list of byte strings becomes one unambiguous byte string, and how keys are derived from keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hmac
 
 
 def joined(*parts: bytes) -> bytes:
-    """Parts such that no two lists of parts give the same bytes: each after its length, 8 bytes, big-endian."""
+    """The parts, each after its length in 8 bytes, big-endian, so that no two lists of parts give the same bytes."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
@@ -21,7 +21,7 @@ def derive(secret: bytes, *info: bytes) -> bytes:
 
 
 def extract(secret: bytes) -> bytes:
-    """The first half of `derive`: for a secret from which many keys are derived."""
+    """The first half of `derive`, for a secret from which many keys are derived."""
     return hmac.digest(bytes(32), secret, "sha256")
 
 

@@ -1,13 +1,13 @@
-"""Masks: words that look random to everybody else, and that cancel in a total or are taken off again.
+"""Masks: random words that hide a site's sums, and that cancel in a total or are removed by the contributors.
 
-Between each two contributors of a total a keystream (AES-256-CTR) that both can make and nobody else: the first by name
-adds it, the other subtracts it, modulo 2^64, so that the sum over all contributors is exact. `blind` adds one more
-stream, of a key that all contributors of the total share: the sum itself is random to whoever adds.
+Each two contributors to a total share a keystream (AES-256-CTR) that no other party can compute: the first by name adds
+it, the other subtracts it, modulo 2^64, so that the sum over all contributors is exact. In `blind` one contributor adds
+one more stream, under a key that all contributors of the total share: the coordinator sees a random total.
 
-The key of a stream is HKDF-SHA256(pair or set key, context). The context binds all that the contributors must agree on,
-the round among it (`ce.protocol.modes.mask_binding`), so no two arrays ever have the same stream. A `Masks` object,
-which lives as long as the ephemeral keys, checks that too: it refuses a round lower than the last one, and an array
-that was already masked in a round.
+The key of a stream is HKDF-SHA256(pair or set key, context). The context binds everything that the contributors must
+agree on, including the round (`ce.protocol.modes.mask_binding`), so that no two arrays have the same stream. A `Masks`
+object, which exists as long as the ephemeral keys, also checks this: it refuses a round below the last one, and an
+array that was already masked in a round.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ce.privacy.derivation import derive, expand, extract
 
 Words = NDArray[np.int64]
 
-#: Bytes of keystream made at a time: two such blocks fit in a core's own cache.
+#: Bytes of keystream made at a time: two such blocks fit in the cache of one core.
 BLOCK = 2**18
 _AES_BLOCK = 16
 _ZEROS = memoryview(bytes(BLOCK))
-_NONCE = bytes(_AES_BLOCK)  # every key is used for one stream only
+_NONCE = bytes(_AES_BLOCK)  # constant, because every key is used for one stream only
 
 
 class Keystream:
@@ -37,7 +37,7 @@ class Keystream:
         self._encryptor = Cipher(algorithms.AES256(key), modes.CTR(_NONCE)).encryptor()
 
     def into(self, room: bytearray, size: int) -> None:
-        """The next `size` bytes, at most BLOCK; `room` has BLOCK + 16."""
+        """Write the next `size` bytes, at most BLOCK, into `room`, which has BLOCK + 16."""
         self._encryptor.update_into(_ZEROS[:size], room)
 
 
@@ -47,11 +47,11 @@ def set_stream_key(set_key: bytes, context: bytes) -> bytes:
 
 
 class Masks:
-    """One site's masks in one attempt at a job: made from its pair keys, and used once."""
+    """One site's masks in one attempt at a job, made from its pair keys. Each mask is used once."""
 
     def __init__(self, site: str, pair_keys: Mapping[str, bytes]) -> None:
         self._site = site
-        # Half of every key derivation is the same for all streams of a pair.
+        # The first half of the key derivation is the same for all streams of a pair.
         self._extracted = {peer: extract(key) for peer, key in pair_keys.items()}
         self._round = 0
         self._masked: set[str] = set()
@@ -64,8 +64,8 @@ class Masks:
         contexts: Mapping[str, bytes],
         set_stream: bytes | None = None,
     ) -> Words:
-        """The site's words with its masks: a new array. `contexts` has, for each other contributor, 32 bytes that both
-        have in common; `set_stream` is the key of the stream that this site adds for all of them, if it does."""
+        """The site's words with its masks, as a new array. `contexts` has, for each other contributor, 32 bytes that
+        both compute; `set_stream` is the key of the stream shared by all contributors, if this site adds it."""
         self._use_once(round_, name)
         plus: list[Keystream] = []
         minus: list[Keystream] = []
@@ -81,7 +81,7 @@ class Masks:
             self._round = round_
             self._masked.clear()
         if round_ < self._round or name in self._masked:
-            raise MessageError("round: its masks were used before, and no mask is used twice")
+            raise MessageError(f"round: the masks of round {round_} were used before, and no mask is used twice")
         self._masked.add(name)
 
 
@@ -91,7 +91,7 @@ def unmask(total: Words, set_key: bytes, context: bytes) -> Words:
 
 
 def _with_streams(words: Words, plus: Sequence[Keystream], minus: Sequence[Keystream]) -> Words:
-    """words + plus - minus, modulo 2^64, block by block with all streams of a block while it is in the cache."""
+    """words + plus - minus, modulo 2^64, block by block: all streams of a block while the block is in the cache."""
     source = np.ascontiguousarray(words, dtype="<i8").reshape(-1)
     result = np.empty_like(source)
     room = bytearray(min(BLOCK, source.nbytes) + _AES_BLOCK)

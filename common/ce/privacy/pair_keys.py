@@ -1,7 +1,7 @@
-"""Keys between pairs of sites: ephemeral X25519 keys, made for one job and epoch and kept in memory only.
+"""Keys between pairs of sites, from ephemeral X25519 keys that exist in memory only, for one job and epoch.
 
-Whoever relays the public keys learns nothing from them; that they belong to the sites is shown by signatures and pins
-(`ce.protocol.keys.handshake`).
+The coordinator, which relays the public keys, learns nothing from them. Signatures and pins prove that they belong to
+the sites (`ce.protocol.keys.handshake`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NONCE_SIZE = 12
 
 @dataclass(frozen=True)
 class EncryptedBox:
-    """A few bytes that only one other site can open."""
+    """A few bytes that only one other site can decrypt."""
 
     nonce: bytes = field(repr=False)
     ciphertext: bytes = field(repr=False)
@@ -41,22 +41,22 @@ class EphemeralKey:
             raise MessageError("public_key: not 32 bytes")
         try:
             shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
-        except ValueError as error:  # a point of small order: anybody could know the shared secret
-            raise MessageError("public_key: not usable") from error
+        except ValueError as error:  # a point of small order, with which any party could compute the shared secret
+            raise MessageError("public_key: a point of small order: the peer must make a new key") from error
         return derive(shared, b"ce pair key 1", *sorted((self.public, peer_public)), *context)
 
 
 def encrypt(key: bytes, content: bytes, *context: bytes) -> EncryptedBox:
-    """Encrypt under a pair key; opens only with the same context."""
+    """Encrypt under a pair key. Decryption needs the same context."""
     nonce = os.urandom(NONCE_SIZE)
     return EncryptedBox(nonce, ChaCha20Poly1305(key).encrypt(nonce, content, joined(*context)))
 
 
-def decrypt(key: bytes, sealed: EncryptedBox, *context: bytes) -> bytes:
-    """Decrypt, or a MessageError: not from that peer, or not meant for this."""
-    if len(sealed.nonce) != NONCE_SIZE:
+def decrypt(key: bytes, box: EncryptedBox, *context: bytes) -> bytes:
+    """Decrypt. Raises MessageError if the box is not from that peer, or not for this context."""
+    if len(box.nonce) != NONCE_SIZE:
         raise MessageError("nonce: not 12 bytes")
     try:
-        return ChaCha20Poly1305(key).decrypt(sealed.nonce, sealed.ciphertext, joined(*context))
+        return ChaCha20Poly1305(key).decrypt(box.nonce, box.ciphertext, joined(*context))
     except InvalidTag as error:
-        raise MessageError("ciphertext: was not sealed for this site, job and epoch by that peer") from error
+        raise MessageError("ciphertext: was not encrypted for this site, job and epoch by that peer") from error

@@ -1,8 +1,8 @@
-"""Names that only the sites can read: objects become pseudonyms, categories tokens, both 128 bits.
+"""Pseudonyms of objects and tokens of categories, 128 bits each, which hide names from the coordinator.
 
-Keyed with the job key, which the sites share and the coordinator does not have. The same object at two sites has the
-same pseudonym, and so the coordinator can align what it cannot name. A site that holds the key can try out ids that it
-guesses: between sites a pseudonym hides nothing but what nobody would guess.
+They are keyed with the job key, which the sites share and the coordinator does not have. An object has the same
+pseudonym at all sites, so that the coordinator can align objects without their ids. A site has the key and can compute
+the pseudonyms of ids that it guesses: between sites, a pseudonym hides only ids that cannot be guessed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SIZE = 16
 
 def pseudonyms(job_key: bytes, ids: Sequence[str] | NDArray[np.str_]) -> NDArray[np.uint8]:
     """(n, 16): HMAC-SHA256(job key, id as UTF-8), cut to 128 bits. Ids are already normalised (stripped, NFC)."""
-    joined_digests = b"".join(hmac.digest(job_key, own.encode(), "sha256")[:SIZE] for own in np.asarray(ids).tolist())
+    joined_digests = b"".join(hmac.digest(job_key, id_.encode(), "sha256")[:SIZE] for id_ in np.asarray(ids).tolist())
     return np.frombuffer(joined_digests, dtype=np.uint8).reshape(-1, SIZE)
 
 
 def tokens(job_key: bytes, column: str, categories: Iterable[int | str]) -> tuple[str, ...]:
-    """Hexadecimal tokens of a column's categories; 1 and "1" are two."""
+    """Hexadecimal tokens of a column's categories; 1 and "1" have different tokens."""
     named = (joined(b"category", column.encode(), f"{type(c).__name__} {c}".encode()) for c in categories)
     return tuple(hmac.digest(job_key, name, "sha256")[:SIZE].hex() for name in named)

@@ -41,10 +41,10 @@ from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, job_key
 from ce.protocol.keys.handshake import KeyShare, check_key_share
 from ce.protocol.messages.task import Answer, Task, chunks
-from ce.protocol.modes.contributor import member
+from ce.protocol.modes.contributor import contributor
 from ce.protocol.modes.decision_codec import decode_decision
-from ce.protocol.modes.mask_binding import MaskBinding, told
-from ce.protocol.topology.enrolment import enrolment, with_tokens
+from ce.protocol.modes.mask_binding import MaskBinding, view_digest
+from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.topology import align
 from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels
 from ce_client.state.consents import Consents
@@ -514,14 +514,14 @@ def at_a_site(mode: str, name: str = "north") -> tuple[Any, Any, dict[str, bytes
     """A site's end of a job, its topology, and its keys; all of canaries."""
     own = tables()
     key = job_key(SECRETS[FIRST], "job")
-    enrolments = {site: enrolment(table, False, key) for site, table in own.items()}
+    enrolments = {site: enrol(table, False, key) for site, table in own.items()}
     topology, rows = align(enrolments)
     model = BCE(3, n_init=2, max_iter=3).steps()
     view, starts = topology.view(name), SecretStarts.of(SECRETS[name], key, "job")
     site = Site(name, with_tokens(own[name], key), view, rows[name], model, starts)
     keys = {peer: KEY for peer in SITES if peer != name}
     attempt = Attempt("job", "".join(LABELS).encode(), 1, topology.sites)
-    return member(mode, attempt, site, view, model, enrolments[name].objects, rows[name], keys), view, keys
+    return contributor(mode, attempt, site, view, model, enrolments[name].objects, rows[name], keys), view, keys
 
 
 def after_keys(name: str = "north") -> Any:
@@ -539,13 +539,13 @@ def a_cover() -> MaskBinding:
 def mask(cover: MaskBinding, name: str, bits: dict[str, int] | None = None, times: int = 1) -> None:
     for _ in range(times):
         answer = Answer(2, "sums", arrays={name: WORDS}, fraction_bits={name: 3} if bits is None else bits)
-        cover.mask(answer, told(Task(2, "sums", arrays={"global/alpha": WORDS})))
+        cover.mask(answer, view_digest(Task(2, "sums", arrays={"global/alpha": WORDS})))
 
 
 def read(name: str, words: Any) -> None:
     cover = a_cover()
     cover.set_keys = {("nobody",): KEY}
-    cover.unmask({name: words}, {name: 0}, 1, told(Task(1, "open")))
+    cover.unmask({name: words}, {name: 0}, 1, view_digest(Task(1, "open")))
 
 
 MALFORMED: dict[str, Callable[[], object]] = {
@@ -607,8 +607,8 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         blind.home,
         own,
         own.columns,
-        enrolment(own, False),
-        enrolment(own, False, key),
+        enrol(own, False),
+        enrol(own, False, key),
         SecretStarts.of(SECRETS["north"], key, "job"),
         SeededStarts.of(0, [own]),
         Attempt("job", "".join(LABELS).encode(), 1, SITES),
@@ -619,7 +619,7 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         Task(1, "sums", arrays={"a": WORDS}),
         answer,
         *chunks(answer),
-        align({"north": enrolment(own, False)})[0],
+        align({"north": enrol(own, False)})[0],
         view,
     ]
     for thing in shown:

@@ -387,7 +387,7 @@ def old_letter(message: pb.Task, table: LyingJob) -> None:
     put(message.chunks, arrays_of(message.chunks) | {"box/east": before})
 
 
-NOT_FOR_THIS = "ciphertext: was not sealed for this site, job and epoch by that peer"
+NOT_FOR_THIS = "ciphertext: was not encrypted for this site, job and epoch by that peer"
 LETTERS: dict[str, tuple[int, int, Change, str]] = {
     "another site's keys": (pb.STEP_OPEN, 0, letter_of("north", "box/east"), NOT_FOR_THIS),
     "no keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a.pop("box/east")), "box/east: missing"),

@@ -255,7 +255,7 @@ def task_of_old(message: pb.Task, table: LyingJob) -> None:
 REPLAYS: dict[str, tuple[str, Change, str]] = {
     "a peer's key share": ("peers", peer_of_old, "key share of north: not a signature"),
     "all key shares": ("peers", peers_of_old, "another key share than this site's stands under its name"),
-    "the job key": ("encrypted_key", key_of_old, "ciphertext: was not sealed for this site, job and epoch"),
+    "the job key": ("encrypted_key", key_of_old, "ciphertext: was not encrypted for this site, job and epoch"),
     "a peer's enrolment": ("alignment", enrolment_of_old, "enrolment of north: not a signature"),
     "the alignment": ("alignment", alignment_of_old, "enrolment of east: not a signature"),
     "a task": ("task", task_of_old, "digest: is not that of the task"),

@@ -18,7 +18,7 @@ from ce.models.registry import model_of
 from ce.privacy.pseudonyms import pseudonyms
 from ce.protocol.engine.starting_parameters import GivenStarts, SecretStarts, job_key, object_weights
 from ce.protocol.local_run import run
-from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import align
 from ce.testing import write_labels
 from ce_client.state.rosters import Rosters
@@ -95,7 +95,7 @@ def test_real_processes_give_the_bits_of_one_machine(
     everything = ce.LabelTable.from_csv(tmp_path / "pooled.csv")
     steps, classes = model_of(job, [everything])
     key = job_key(SECRETS[min(tables)], job.name)
-    shared, _ = align({s: enrolment(t, steps.uses_votes, key) for s, t in tables.items()})
+    shared, _ = align({s: enrol(t, steps.uses_votes, key) for s, t in tables.items()})
     drawn = {
         column.name: SecretStarts.of(SECRETS[column.holders[0]], key, job.name).tables(column, steps.n_starts, K)
         for column in shared.clusterings

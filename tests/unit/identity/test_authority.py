@@ -148,7 +148,7 @@ def test_a_request_with_another_kind_of_key_is_refused(own_ca: Authority) -> Non
 def test_a_name_is_given_to_another_key_only_when_the_operator_says_so(own_ca: Authority) -> None:
     first = own_ca.issue(SITE, make_key(), NOW)
     stranger = make_key()
-    with pytest.raises(ConfigError, match="somebody else may be asking for this name") as caught:
+    with pytest.raises(ConfigError, match="the request may come from another party") as caught:
         own_ca.sign(make_csr(stranger, SITE), SITE, NOW + DAY)
     assert "SHA256:" not in str(caught.value)
     assert own_ca.issued() == {SITE: first}
@@ -381,7 +381,7 @@ def test_what_is_trusted_is_read_back(pins: dict[str, str], tmp_path_factory: py
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         (f"[peers]\na = {mark('a')!r}", "under no table"),
         (f"a.b = {mark('a')!r}", "quotes around a NAME with dots"),
@@ -393,10 +393,10 @@ def test_what_is_trusted_is_read_back(pins: dict[str, str], tmp_path_factory: py
         ("a = " + "[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_peers_file_says_what_is_wrong_with_it(tmp_path: Path, text: str, said: str) -> None:
+def test_a_peers_file_says_what_is_wrong_with_it(tmp_path: Path, text: str, sentence: str) -> None:
     path = tmp_path / "peers.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=sentence):
         Peers.read(path)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import ce
 from ce.labels import LabelTable
-from ce.protocol.topology.enrolment import enrolment
+from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import Topology, align
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -50,7 +50,7 @@ def tables(folder: Path) -> dict[str, LabelTable]:
 
 
 def topology(folder: Path) -> Topology:
-    return align({site: enrolment(table, True) for site, table in tables(folder).items()})[0]
+    return align({site: enrol(table, True) for site, table in tables(folder).items()})[0]
 
 
 def holders(folder: Path) -> dict[str, list[str]]:
