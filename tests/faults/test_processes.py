@@ -146,7 +146,7 @@ def test_drain_stops_the_coordinator_and_start_goes_on(deployment: Deployment, r
     deployment.watch_until(job.name, lambda status: status.exchanges >= 20)
     drained = run("ce-coordinator", "drain", "--config", deployment.hub)
     assert (drained.code, drained.err) == (0, "")
-    assert "1 job under way: start it again to go on" in drained.out
+    assert "1 unfinished job: start it again to go on" in drained.out
     assert deployment.processes["hub"].end() == 0
     deployment.start("hub")
     status = deployment.wait(job.name, PATIENCE_S)
@@ -217,7 +217,7 @@ def test_a_job_goes_on_without_a_site_that_stays_away_where_all_agree(tmp_path: 
         for site in rest:
             np.testing.assert_array_equal(deployment.consensus(site, job.name)[2], without.sites[site].memberships)
         # It hears of it when it comes back.
-        deployment.start("site1").wait_for("job over", job=job.name, state="cancelled", reason="gone on without")
+        deployment.start("site1").wait_for("job over", job=job.name, state="cancelled", reason="continues without")
 
 
 def test_a_job_does_not_go_on_without_a_site_where_one_does_not_agree(tmp_path: Path) -> None:

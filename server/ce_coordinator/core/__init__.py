@@ -1,1 +1,1 @@
-"""The coordinator's brain: events in, instructions out, the clock passed in. No socket, no file, no thread."""
+"""The coordinator's core: events in, instructions out, the clock passed in. No socket, no file, no thread."""

@@ -206,6 +206,8 @@ class AttemptRounds:
     def amend(self, site: str) -> bool:
         """A site has answered the alignment, or the first counts, with an enrolment that leaves out objects or columns.
         True: all have answered."""
+        if self._computing:  # aligning the sites again would discard what is being computed for this alignment
+            raise MessageError("enrolment: all sites have answered this round already")
         if self._round is not None and not self._open.opening:
             raise MessageError("enrolment: the rounds have begun")
         self._amended.add(site)

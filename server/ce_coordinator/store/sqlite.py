@@ -55,7 +55,7 @@ MIGRATIONS: list[list[str]] = [
         )
         """,
     ],
-    # Sites that a job has gone on without, as a JSON list.
+    # Sites that a job continued without, as a JSON list.
     ["ALTER TABLE jobs ADD COLUMN left_behind TEXT NOT NULL DEFAULT '[]'"],
 ]
 #: Seconds to wait for another program that reads the file, such as `sqlite3`.

@@ -381,6 +381,23 @@ def test_what_is_left_out_when_the_rounds_have_begun_is_refused_and_changes_noth
     assert table.machine.records[TOGETHER.name].epoch == 1
 
 
+def test_what_is_left_out_when_all_have_answered_the_alignment_is_refused_and_changes_nothing(scene: Scene) -> None:
+    """The coordinator computes the first round, and would align the sites again meanwhile."""
+    table = scene.begin(Random(12), TOGETHER)
+    while not (table.work and (attempt := table.machine.runs[TOGETHER.name].attempt) and attempt.rounds):
+        assert table.step()
+    enrolled = (f for f in map(pb.SiteFrame.FromString, table.sent[LIAR]) if f.WhichOneof("frame") == "enrolment")
+    fewer = next(enrolled)
+    fewer.enrolment.revision = 1
+    del fewer.enrolment.columns[0]
+    sign(fewer.enrolment, table.seats[LIAR].site_files)
+    table.send(LIAR, fewer)
+    assert table.closed == [(LIAR, "enrolment: all sites have answered this round already")]
+    table.global_step()
+    assert scene.results(table, TOGETHER) == scene.bits[TOGETHER.name]
+    assert table.machine.records[TOGETHER.name].epoch == 1
+
+
 def test_an_enrolment_that_comes_again_while_the_sites_are_aligned_does_not_align_them_again(scene: Scene) -> None:
     table = scene.begin(Random(6), TOGETHER)
     while not table.work:
