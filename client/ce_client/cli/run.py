@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
-from ce.cli.preflight import Checks, check_writable
 from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
+from ce.cli.preflight import Checks, check_writable
 from ce.errors import ConfigError, InputError
 from ce.identity.peers import Peers
 from ce.labels.randomised import epsilons

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from ce.cli.preflight import Checks, check_writable
 from ce.cli.entry import daemon_level, daemon_options
 from ce.cli.output import format_option
+from ce.cli.preflight import Checks, check_writable
 from ce.errors import ConfigError
 from ce.identity.certificates import identity_of, read_certificate
 from ce.service.allocator import give_back_large_arrays
