@@ -174,7 +174,7 @@ def drawn_sums(rng: np.random.Generator, k: int) -> np.ndarray:
     labels[0] = max(labels[0], 1)
     weights = rng.gamma(rng.uniform(0.05, 4.0), 1.0, (n, k)) + 1e-12
     if rng.random() < 0.2:
-        weights[:, 0] = 1e-30  # a cluster that nobody uses
+        weights[:, 0] = 1e-30  # a cluster without objects
     return labels[:, None] * weights / weights.sum(axis=1, keepdims=True)
 
 
@@ -334,7 +334,7 @@ def test_no_update_of_the_joint_sweep_lowers_the_bound(seed: int, k: int, flat: 
     q, delta2 = problem.q, problem.prior.delta2
     for _ in range(3):
         new = joint_sweep(q, *problem.arguments)
-        # s = v + (v/delta²)² d with the old d: v, and so the covariance between the two updates, can be told.
+        # s = v + (v/delta²)² d with the old d: v, and so the covariance between the two updates, follow from it.
         slope = q.d / delta2**2
         v = (np.sqrt(1.0 + 4.0 * slope * new.s) - 1.0) / (2.0 * slope)
         steps = [
