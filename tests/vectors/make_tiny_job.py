@@ -210,7 +210,8 @@ def _masked(
     contexts: dict[str, dict[str, str]] = {}
     for site in SITES:
         binding = masks_of(site, enrolments, topology, rows)
-        mask, seen = binding._masks.mask, {}
+        mask = binding._masks.mask
+        seen: dict[str, Mapping[str, bytes]] = {}
 
         def recording(
             round_: int,
@@ -224,7 +225,7 @@ def _masked(
             seen[name] = of
             return mask(round_, name, plain, of, stream)
 
-        binding._masks.mask = recording  # type: ignore[method-assign]
+        binding._masks.mask = recording  # type: ignore[method-assign, assignment]
         sent = binding.mask(answers[site], view_digest(tasks[site]))
         words[site] = {str(name): _words(array) for name, array in sorted(sent.arrays.items())}
         if site == SITES[0]:
