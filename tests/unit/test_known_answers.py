@@ -26,22 +26,24 @@ from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey
 from ce.labels import Column, LabelTable
 from ce.labels.randomised import randomise
-from ce.models import BCE
 from ce.privacy.derivation import derive, extract, joined, number
 from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.protocol.attempt import Attempt
-from ce.protocol.engine.starting_parameters import SecretStarts, job_key
+from ce.protocol.engine.start_selection import StartDecisions
+from ce.protocol.engine.starting_parameters import SecretStarts, job_key, object_weights
 from ce.protocol.keys.handshake import sign_enrolment, sign_key_share
+from ce.protocol.messages.array_names import Scope
+from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
-from ce.protocol.modes.blind_site import BlindSite, _chained
+from ce.protocol.modes.blind_site import CommonState, _chained
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
-from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, mask_context, object_digests, told
-from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary, enrolment_digest, summary_of
+from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, mask_context, object_digests, view_digest
+from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary, enrolment_digest
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.ring import Scale, decode, encode
-from ce.steps.model import GlobalDecision, Sizes
+from ce.steps.model import Sizes
 from ce_client.state.ledger import PURPOSE, Ledger
 
 VECTORS = Path(__file__).parents[1] / "vectors"
@@ -73,11 +75,21 @@ def task_of(known: Mapping[str, Any]) -> Task:
         elements = [convert(text) for text in own["elements"]]
         arrays[name] = np.array(elements, dtype=_DTYPES[own["kind"]]).reshape(own["shape"])
     fields = [known[key] for key in ("round", "step", "stage", "iteration")]
-    return Task(*fields, tuple(known["starts"]), tuple(known["retry"]), arrays)
+    asked = {name: ArraySpec(tuple(shape), bits) for name, (shape, bits) in known["asked"].items()}
+    return Task(
+        *fields,
+        tuple(known["starts"]),
+        tuple(known["retry"]),
+        arrays,
+        known["checkpoint"],
+        known["resume"],
+        tuple(known["stop"]),
+        asked,
+    )
 
 
 class Recorder:
-    """A key that signs nothing: it keeps what it is given to sign."""
+    """A key that signs nothing: it records what it is given to sign."""
 
     def __init__(self) -> None:
         self.signed: list[bytes] = []
@@ -102,7 +114,6 @@ def ephemeral(monkeypatch: pytest.MonkeyPatch, private: str) -> EphemeralKey:
 # The file.
 
 
-@pytest.mark.promise("Known answers of the protocol are computed without this code.")
 def test_the_file_is_what_its_program_makes_without_this_code() -> None:
     path = VECTORS / "make_known_answers.py"
     imported = set()
@@ -120,7 +131,6 @@ def test_the_file_is_what_its_program_makes_without_this_code() -> None:
     assert made.known_answers() == (VECTORS / "known_answers.json").read_text(encoding="ascii")
 
 
-@pytest.mark.promise("Known answers of the protocol are computed without this code.")
 def test_every_section_says_what_it_is_and_is_held_against_the_code() -> None:
     sections = {name: own for name, own in KNOWN.items() if name != "about"}
     assert all(own["what"].endswith(".") for own in sections.values())
@@ -183,13 +193,13 @@ def test_pair_keys(monkeypatch: pytest.MonkeyPatch) -> None:
             keys["east"].pair_key(public)
 
 
-def test_the_job_key_and_what_is_sealed() -> None:
+def test_the_job_key_and_what_is_encrypted() -> None:
     known = KNOWN["job_key"]
     assert job_key(bytes.fromhex(known["secret"]), known["job"]).hex() == known["job_key"]
-    pair_key = bytes.fromhex(KNOWN["sealing"]["pair_key"])
-    for case in KNOWN["sealing"]["cases"]:
-        sealed = EncryptedBox(bytes.fromhex(case["nonce"]), bytes.fromhex(case["ciphertext"]))
-        assert decrypt(pair_key, sealed, *hexes(case["associated"])).hex() == case["content"]
+    pair_key = bytes.fromhex(KNOWN["encryption"]["pair_key"])
+    for case in KNOWN["encryption"]["cases"]:
+        box = EncryptedBox(bytes.fromhex(case["nonce"]), bytes.fromhex(case["ciphertext"]))
+        assert decrypt(pair_key, box, *hexes(case["associated"])).hex() == case["content"]
 
 
 # What the job key names and draws.
@@ -207,7 +217,7 @@ def test_pseudonyms_and_tokens() -> None:
         assert list(tokens(key, column["column"], categories_of(column))) == column["tokens"]
 
 
-def test_starting_tables() -> None:
+def test_starting_parameters() -> None:
     known = KNOWN["starts"]
     starts = SecretStarts.of(bytes.fromhex(known["secret"]), bytes.fromhex(known["job_key"]), known["job"])
     for at, own in enumerate(known["columns"]):
@@ -215,12 +225,20 @@ def test_starting_tables() -> None:
         holders = ("east", "north") if own["shared"] else ("north",)
         column = TopologyColumn(at, own["column"], "clustering", tuple(own["categories"]), holders)
         found = starts.tables(column, known["starts"], known["k"])
-        expected = reals_of(own["table"], own["table_shape"])
+        expected = reals_of(own["beta"], own["beta_shape"])
         np.testing.assert_allclose(found, expected, rtol=float(known["tolerance"]), atol=0)
         # The words themselves say the same: what differs between machines is the logarithm only.
         words = np.array([int(word) for word in own["words"]], dtype=np.uint64).reshape(own["words_shape"])
         drawn = -np.log(((words >> np.uint64(11)).astype(float) + 0.5) * 2.0**-53).swapaxes(1, 2)
         np.testing.assert_allclose(found, drawn / drawn.sum(axis=2, keepdims=True), rtol=1e-13)
+
+
+def test_where_shared_objects_begin() -> None:
+    known = KNOWN["object_weights"]
+    tokens_ = np.array([np.void(own) for own in hexes(known["pseudonyms"])], dtype="V16")
+    found = object_weights(tokens_, known["starts"], known["k"])
+    expected = reals_of(known["weights"], known["weights_shape"])
+    np.testing.assert_allclose(found, expected, rtol=float(known["tolerance"]), atol=0)
 
 
 # What is signed.
@@ -242,7 +260,7 @@ def enrolled() -> dict[str, Enrolment]:
 
 def summaries() -> dict[str, EnrolmentSummary]:
     known = KNOWN["signatures"]["enrolled"]
-    return {site: summary_of(own, known[site]["revision"]) for site, own in enrolled().items()}
+    return {site: own.summary(known[site]["revision"]) for site, own in enrolled().items()}
 
 
 def test_what_is_signed_of_key_shares_and_enrolments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,14 +271,14 @@ def test_what_is_signed_of_key_shares_and_enrolments(monkeypatch: pytest.MonkeyP
     assert share.public_key.hex() == known["public_key"]
     assert recorder.signed.pop().hex() == known["key_share"]["signed"]
     for site, summary in summaries().items():
-        shown = known["enrolled"][site]
-        assert summary.pseudonym_digest.hex() == shown["pseudonym_digest"]
+        enrolled_ = known["enrolled"][site]
+        assert summary.pseudonym_digest.hex() == enrolled_["pseudonym_digest"]
         assert [own.categories_digest.hex() for own in summary.columns] == [
-            own["categories_digest"] for own in shown["columns"]
+            own["categories_digest"] for own in enrolled_["columns"]
         ]
         sign_enrolment(attempt(), site, summary, recorder.key)
         assert recorder.signed.pop().hex() == known["enrolments"][site]
-    assert enrolment_digest(summaries(), known["private_objects"]).hex() == known["story"]
+    assert enrolment_digest(summaries(), known["private_objects"]).hex() == known["enrolment_digest"]
 
 
 # Tasks.
@@ -278,17 +296,23 @@ def test_digests_of_tasks() -> None:
 
 
 def test_elements_are_hashed_little_endian_and_row_major() -> None:
-    known = KNOWN["told"]["task"]["arrays"]["block/1/message"]
+    known = KNOWN["view_digests"]["task"]["arrays"]["block/1/message"]
     array = reals_of(known["elements"], known["shape"])
     for other in (array.astype(">f8"), np.asfortranarray(array), np.repeat(array, 2, axis=2)[:, :, ::2]):
         assert array_hash(other).hex() == known["sha256"]
 
 
-def test_what_a_task_tells() -> None:
-    known = KNOWN["told"]
-    binding = told(task_of(known["task"]))
+def test_view_digests() -> None:
+    known = KNOWN["view_digests"]
+    digest = view_digest(task_of(known["task"]))
     for case in known["cases"]:
-        assert binding(tuple(case["scopes"])).hex() == case["told"], case["scopes"]
+        assert digest(scopes_of(case)).hex() == case["view_digest"], case["scopes"]
+    resumed = task_of({**known["task"], "resume": known["resumed"]["resume"], "arrays": {}})
+    assert view_digest(resumed)(()).hex() == known["resumed"]["view_digest"]
+
+
+def scopes_of(case: Mapping[str, Any]) -> tuple[Scope, ...]:
+    return tuple(map(Scope, case["scopes"]))
 
 
 # Masks.
@@ -303,8 +327,8 @@ def pair_keys_of(site: str) -> dict[str, bytes]:
     return found
 
 
-def cover_of(site: str, *, shares_blocks: bool = True) -> MaskBinding:
-    """As the site itself makes it, from what it was told and what it holds."""
+def masks_of(site: str, *, shares_blocks: bool = True) -> MaskBinding:
+    """As the site itself makes it, from what it was sent and what it holds."""
     known = KNOWN["mask_contexts"]
     blocks, rows, objects = {}, {}, [b"\0" * 16]
     for name, own in known["blocks"].items():
@@ -319,7 +343,7 @@ def cover_of(site: str, *, shares_blocks: bool = True) -> MaskBinding:
     )
     view = SiteView(attempt().roster, Sizes(5, 3, 0, 7), blocks, columns, needs_two_exchanges=True, shared_by_all=False)
     digests = object_digests(np.array([np.void(own) for own in objects], dtype="V16"), rows)
-    return MaskBinding(attempt(), site, view, digests, pair_keys_of(site), bytes.fromhex(known["story"]))
+    return MaskBinding(attempt(), site, view, digests, pair_keys_of(site), bytes.fromhex(known["enrolment_digest"]))
 
 
 def test_mask_keys() -> None:
@@ -329,24 +353,24 @@ def test_mask_keys() -> None:
         key, digest = hexes([case["pair_key"], case["blocks_digest"]])
         assert derive(key, b"ce blocks 1", digest).hex() == case["mask_key"]
         for site, peer in (case["sites"], case["sites"][::-1]):
-            cover = cover_of(site, shares_blocks=bool(case["blocks"]))
-            assert cover._blocks_of(peer) == digest
-            assert cover._masks._extracted[peer] == extract(bytes.fromhex(case["mask_key"]))
+            masks = masks_of(site, shares_blocks=bool(case["blocks"]))
+            assert masks._blocks_of(peer) == digest
+            assert masks._masks._extracted[peer] == extract(bytes.fromhex(case["mask_key"]))
 
 
 def test_mask_contexts() -> None:
     known = KNOWN["mask_contexts"]
-    binding = told(task_of(KNOWN["told"]["task"]))
+    digest_of = view_digest(task_of(KNOWN["view_digests"]["task"]))
     for case in known["cases"]:
         for own in (case["set"], *case["pairs"]):
-            assert binding(tuple(own["scopes"])).hex() == own["told"]
+            assert digest_of(scopes_of(own)).hex() == own["view_digest"]
             found = mask_context(
                 *hexes([known["attempt"], case["identity"]]),
                 case["name"],
                 tuple(case["shape"]),
                 case["bits"],
                 case["round"],
-                bytes.fromhex(own["told"]),
+                bytes.fromhex(own["view_digest"]),
             )
             assert found.hex() == own["context"]
 
@@ -354,20 +378,20 @@ def test_mask_contexts() -> None:
 def test_every_mask_is_made_with_the_context_of_its_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[str, tuple[Mapping[str, bytes], bytes | None]] = {}
 
-    def keep(masks: Masks, round_: int, name: str, words: Any, contexts: Mapping[str, bytes], stream: Any) -> Any:
+    def record(masks: Masks, round_: int, name: str, words: Any, contexts: Mapping[str, bytes], stream: Any) -> Any:
         made[masks._site] = (contexts, stream)
         return words
 
-    monkeypatch.setattr(Masks, "mask", keep)
-    binding = told(task_of(KNOWN["told"]["task"]))
+    monkeypatch.setattr(Masks, "mask", record)
+    digest_of = view_digest(task_of(KNOWN["view_digests"]["task"]))
     set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
     for case in KNOWN["mask_contexts"]["cases"]:
         members, words = tuple(case["contributors"]), np.zeros(case["shape"], dtype=np.int64)
         answer = Answer(case["round"], "sums", (), {case["name"]: words}, {case["name"]: case["bits"]})
         for site in members:
-            cover = cover_of(site)
-            cover.set_keys = set_keys
-            cover.mask(answer, binding)
+            masks = masks_of(site)
+            masks.set_keys = set_keys
+            masks.mask(answer, digest_of)
             expected = {
                 peer: bytes.fromhex(own["context"])
                 for own in case["pairs"]
@@ -399,33 +423,28 @@ def test_streams() -> None:
             np.testing.assert_array_equal(unmask(words, key, context), nothing)
 
 
-def blind_member(site: str) -> BlindSite:
-    """As far as it has come in known answers: what it has seen of the totals of its own blocks and columns."""
-    view = SiteView(attempt().roster, Sizes(5, 3, 0, 7), {}, (), needs_two_exchanges=False, shared_by_all=True)
-    own = cast(Any, SimpleNamespace(name=site))
-    return BlindSite(attempt(), own, view, BCE(2).steps(), cover_of(site), pair_keys_of(site))
-
-
-def blind_binding(site: str) -> ViewDigest:
-    known, blocks = KNOWN["told_in_blind"], KNOWN["mask_contexts"]["blocks"]
-    member = blind_member(site)
-    member._state = bytes.fromhex(known["state"])
+def blind_digest(site: str) -> ViewDigest:
+    """As far as the site has come in known answers: what it has seen of the totals of its own blocks and columns."""
+    known, blocks = KNOWN["view_digests_in_blind"], KNOWN["mask_contexts"]["blocks"]
+    seen = {}
     for chain in known["chains"]:
         kind, at = chain["scope"].split("/")
         if kind != "block" or site in blocks[at]["members"]:
-            member._seen[chain["scope"]] = bytes.fromhex(chain["seen"][-1])
-    return member._binding()
+            seen[chain["scope"]] = bytes.fromhex(chain["seen"][-1])
+    state = CommonState(*attempt().context)
+    state.restore({"value": bytes.fromhex(known["state"]), "seen": seen})
+    return state.view_digest()
 
 
-def test_what_is_told_in_blind() -> None:
-    known = KNOWN["told_in_blind"]
+def test_view_digests_in_blind() -> None:
+    known = KNOWN["view_digests_in_blind"]
     for chain in known["chains"]:
         assert chain["seen"][0] == ""
         for before, total, after in zip(chain["seen"], chain["totals"], chain["seen"][1:], strict=False):
             assert _chained(bytes.fromhex(before), words_of(total)).hex() == after
-    binding = blind_binding("east")
+    digest_of = blind_digest("east")
     for case in known["cases"]:
-        assert binding(tuple(case["scopes"])).hex() == case["told"], case["scopes"]
+        assert digest_of(scopes_of(case)).hex() == case["view_digest"], case["scopes"]
 
 
 @pytest.mark.parametrize(
@@ -433,23 +452,23 @@ def test_what_is_told_in_blind() -> None:
 )
 def test_what_contributors_send_and_what_it_sums_to(known: dict[str, Any]) -> None:
     name, shape, bits, blind = known["name"], known["shape"], known["bits"], known["mode"] == "blind"
-    in_masked = told(task_of(KNOWN["masked_totals"]["task"]))
-    bindings = {site: blind_binding(site) if blind else in_masked for site in known["plain"]}
+    in_masked = view_digest(task_of(KNOWN["masked_totals"]["task"]))
+    digests = {site: blind_digest(site) if blind else in_masked for site in known["plain"]}
     set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
     added, total = np.zeros(shape, dtype=np.int64), words_of(known["total"], shape)
     for site, plain in known["plain"].items():
-        cover = cover_of(site)
-        cover.set_keys = set_keys if blind else {}
+        masks = masks_of(site)
+        masks.set_keys = set_keys if blind else {}
         answer = Answer(known["round"], "sums", arrays={name: words_of(plain, shape)}, fraction_bits={name: bits})
-        sent = cover.mask(answer, bindings[site]).arrays[name]
+        sent = masks.mask(answer, digests[site]).arrays[name]
         np.testing.assert_array_equal(sent, words_of(known["sent"][site], shape))
         added += sent
     np.testing.assert_array_equal(added, words_of(known["sum_of_sent"], shape))
     if blind:
         for site in known["plain"]:
-            cover = cover_of(site)
-            cover.set_keys = set_keys
-            found = cover.unmask({name: added}, {name: bits}, known["round"], bindings[site])
+            masks = masks_of(site)
+            masks.set_keys = set_keys
+            found = masks.unmask({name: added}, {name: bits}, known["round"], digests[site])
             np.testing.assert_array_equal(found[name], total)
     else:
         np.testing.assert_array_equal(added, total)
@@ -460,26 +479,25 @@ def test_what_contributors_send_and_what_it_sums_to(known: dict[str, Any]) -> No
 
 def test_the_state_that_all_share() -> None:
     known = KNOWN["states"]
-    member = blind_member("east")
-    member._cover.set_keys = {attempt().roster: bytes.fromhex(known["set_key"])}
-    assert member._state.hex() == known["first"]
+    state = CommonState(*attempt().context)
+    assert state.value.hex() == known["first"]
     for step in known["steps"]:
-        assert member._state.hex() == step["state"]
-        member._remember(*hexes(step["parts"]))
-        assert member._state.hex() == step["after"]
-    assert member._state_digest().hex() == known["shown"]
+        assert state.value.hex() == step["state"]
+        state.remember(*hexes(step["parts"]))
+        assert state.value.hex() == step["after"]
+    assert state.shown(bytes.fromhex(known["set_key"])).hex() == known["sent"]
 
 
 def test_decisions() -> None:
     known = KNOWN["decisions"]
     globals_ = {name: reals_of(own["elements"], own["shape"]) for name, own in known["globals"].items()}
-    decision = GlobalDecision(reals_of(known["bound"]), globals_, np.array(known["retry"]), np.array(known["stop"]))
-    assert encode_decision(decision, known["active"], known["starts"]).hex() == known["encoded"]
-    found = decode_decision(bytes.fromhex(known["encoded"]), known["active"], known["starts"], globals_)
-    np.testing.assert_array_equal(found.bound, decision.bound)
-    np.testing.assert_array_equal(found.retry, decision.retry)
-    assert found.stop is not None
-    np.testing.assert_array_equal(found.stop, known["stop"])
+    flags = {name: np.array(known[name]) for name in ("retry", "converged", "stopped")}
+    decisions = StartDecisions(reals_of(known["bound"]), globals_, **flags)
+    assert encode_decision(decisions, known["running"], known["starts"]).hex() == known["encoded"]
+    found = decode_decision(bytes.fromhex(known["encoded"]), known["running"], known["starts"], globals_)
+    np.testing.assert_array_equal(found.bound, decisions.bound)
+    for name, values in flags.items():
+        np.testing.assert_array_equal(getattr(found, name), values)
     for name, values in globals_.items():
         np.testing.assert_array_equal(found.globals[name], values)
 

@@ -29,7 +29,7 @@ PATH = Path(__file__).with_name("known_answers.json")
 Section = dict[str, Any]
 
 ABOUT = (
-    "Known answers of the protocol of ce, version 1 (docs/protocol.md, docs/ledger.md). Bytes are hexadecimal, whole "
+    "Known answers of the protocol of ce, version 2 (docs/protocol.md, docs/ledger.md). Bytes are hexadecimal, whole "
     "numbers that may need 64 bits decimal strings, reals the shortest decimal strings that give the same double. "
     "Words are whole numbers modulo 2^64, written as signed. Arrays are flat, row-major, with their shape beside them; "
     "where they are hashed, their elements are little-endian. Texts are UTF-8. A value named in one section has the "
@@ -238,7 +238,7 @@ def job_keys() -> Section:
     }
 
 
-def sealing() -> Section:
+def encryption() -> Section:
     set_keys = sha256(b"set key of east, north, south") + sha256(b"set key of east, south")
     rest = (*CONTEXT, b"east", b"south")
     state = sha256(b"a state")
@@ -252,7 +252,7 @@ def sealing() -> Section:
         ciphertext = ChaCha20Poly1305(pair_key("east", "south")).encrypt(nonce, content, joined(*parts))
         cases.append(
             {
-                "sealed": what,
+                "encrypted": what,
                 "associated": [part.hex() for part in parts],
                 "content": content.hex(),
                 "nonce": nonce.hex(),
@@ -260,7 +260,8 @@ def sealing() -> Section:
             }
         )
     return {
-        "what": "What one site seals for another (here east for south): ChaCha20-Poly1305 under their pair key with a "
+        "what": "What one site encrypts for another (here east for south): ChaCha20-Poly1305 under their pair key "
+        "with a "
         "random nonce of 12 bytes; the associated data are joined(purpose, [number(round) of a decision,] the context, "
         "sender, receiver). Here the nonce is given.",
         "pair_key": pair_key("east", "south").hex(),
@@ -291,8 +292,8 @@ def names() -> Section:
 
 
 def drawn(key: bytes, column: str, tokens: Sequence[str], starts: int, k: int) -> tuple[list[int], list[float]]:
-    """The words, (starts, categories, k), and the table, (starts, k, categories)."""
-    found, table = [], []
+    """The words, (starts, categories, k), and beta, (starts, k, categories)."""
+    found, beta = [], []
     for start in range(starts):
         by_category = []
         for own in tokens:
@@ -301,8 +302,8 @@ def drawn(key: bytes, column: str, tokens: Sequence[str], starts: int, k: int) -
         found += [word for own in by_category for word in own]
         for h in range(k):
             row = [-math.log(((own[h] >> 11) + 0.5) * 2.0**-53) for own in by_category]
-            table += [value / math.fsum(row) for value in row]
-    return found, table
+            beta += [value / math.fsum(row) for value in row]
+    return found, beta
 
 
 def starts() -> Section:
@@ -311,7 +312,7 @@ def starts() -> Section:
     columns = []
     for column, key, shared in (("age", JOB_KEY, True), ("rank", own_key, False)):
         tokens = sorted(token(column, category) for category in CATEGORIES[column])
-        found, table = drawn(key, column, tokens, starts_, k)
+        found, beta = drawn(key, column, tokens, starts_, k)
         columns.append(
             {
                 "column": column,
@@ -320,13 +321,14 @@ def starts() -> Section:
                 "categories": tokens,
                 "words": texts(found),
                 "words_shape": [starts_, len(tokens), k],
-                "table": texts(table),
-                "table_shape": [starts_, k, len(tokens)],
+                "beta": texts(beta),
+                "beta_shape": [starts_, k, len(tokens)],
             }
         )
     return {
-        "what": "Starting tables. Words: little-endian, unsigned, of SHAKE-256(joined('ce start', key, start in "
-        "decimal, column, 'str TOKEN')), k for each start and category. Entry (start, h, category) of the table is "
+        "what": "Starting parameters (beta). Words: little-endian, unsigned, of SHAKE-256(joined('ce start', key, "
+        "start in "
+        "decimal, column, 'str TOKEN')), k for each start and category. Entry (start, h, category) of beta is "
         "-ln(((word >> 11) + 0.5) / 2^53), divided by the sum of its row. The key is the job key for a column of "
         "several holders, else HKDF(the holder's secret; 'ce start of a column with one holder', name of the job).",
         "secret": secret.hex(),
@@ -336,6 +338,37 @@ def starts() -> Section:
         "k": k,
         "tolerance": "1e-14",
         "columns": columns,
+    }
+
+
+def object_weights() -> Section:
+    starts_, k = 2, 3
+    per_start = -(-k // 2)
+    key = sha256(b"ce object weights 1")
+    weights: list[float] = []  # (starts, k, objects)
+    for start in range(starts_):
+        by_object = []
+        for own in IDS:
+            first, last = struct.unpack("<QQ", pseudonym(own))
+            content = b"".join(
+                struct.pack("<QQ", first, last ^ count) for count in range(start * per_start, (start + 1) * per_start)
+            )
+            encrypted = Cipher(algorithms.AES256(key), modes.ECB()).encryptor().update(content)
+            words_ = struct.unpack(f"<{2 * per_start}Q", encrypted)[:k]
+            drawn_ = [-math.log(((word >> 11) + 0.5) * 2.0**-53) for word in words_]
+            by_object.append([value / sum(drawn_) for value in drawn_])
+        weights += [own[h] for h in range(k) for own in by_object]
+    return {
+        "what": "Where shared objects begin (bce: gamma = alpha + labels * weight): AES-256-ECB under the key SHA-256("
+        "'ce object weights 1') of the pseudonym, its last eight bytes, little-endian, XOR a counter from start * "
+        "ceil(k / 2); the first k little-endian words of these ceil(k / 2) blocks are made normalised exponentials as "
+        "starting parameters are.",
+        "pseudonyms": [pseudonym(own).hex() for own in IDS],
+        "starts": starts_,
+        "k": k,
+        "tolerance": "1e-14",
+        "weights_shape": [starts_, k, len(IDS)],
+        "weights": texts(weights),
     }
 
 
@@ -397,9 +430,9 @@ def summaries() -> dict[str, Section]:
 PRIVATE_OBJECTS = {"east": 1, "north": 0, "south": 0}
 
 
-def told_story(shown: dict[str, Section]) -> bytes:
+def digest_of_enrolments(enrolled: dict[str, Section]) -> bytes:
     parts = []
-    for site, own in shown.items():
+    for site, own in enrolled.items():
         parts += [site.encode(), summary_bytes(own), number(PRIVATE_OBJECTS[site])]
     return sha256(joined(*parts))
 
@@ -408,27 +441,27 @@ def signatures() -> Section:
     def message(purpose: str, content: bytes) -> str:
         return (struct.pack(">I", len(purpose)) + purpose.encode() + content).hex()
 
-    shown = summaries()
+    enrolled = summaries()
     public_key = PUBLIC_KEYS["north"].public_bytes_raw()
     share = joined(*CONTEXT, b"north", public_key)
     enrolments = {
         site: message("ce enrolment 2", joined(*CONTEXT, site.encode(), summary_bytes(own)))
-        for site, own in shown.items()
+        for site, own in enrolled.items()
     }
     return {
         "what": "The bytes that are signed (ECDSA P-256, SHA-256): the purpose after its length as 4 bytes, then the "
         "message. Key share: 'ce key share 1', joined(context, site, public key). Enrolment: 'ce enrolment 2', "
-        "joined(context, site, said), where said = joined(number(objects), joined(columns), pseudonym digest, "
+        "joined(context, site, summary), where summary = joined(number(objects), joined(columns), pseudonym digest, "
         "number(revision)) and a column is joined(name, kind, 'soft' or 'hard', 'integers' or 'text' or nothing, "
         "number(categories), SHA-256 of joined(tokens in hexadecimal, in order), number(labels)), labels being the "
-        "number of the site's objects that have one in the column, at most 100. The story, what a site was told of "
-        "all, is the SHA-256 of joined(site, said, number(objects that it holds alone), ...) in order of the roster.",
+        "number of the site's objects that have one in the column, at most 100. The enrolment digest "
+        "is the SHA-256 of joined(site, summary, number(its private objects), ...) in order of the roster.",
         "public_key": public_key.hex(),
         "key_share": {"site": "north", "signed": message("ce key share 1", share)},
-        "enrolled": shown,
+        "enrolled": enrolled,
         "private_objects": PRIVATE_OBJECTS,
         "enrolments": enrolments,
-        "story": told_story(shown).hex(),
+        "enrolment_digest": digest_of_enrolments(enrolled).hex(),
     }
 
 
@@ -443,14 +476,18 @@ def a_task() -> Section:
         "iteration": 4,
         "starts": [0, 2],
         "retry": [2],
+        "stop": [1],
+        "checkpoint": 0,
+        "resume": 0,
+        "asked": {"global/bound": [[2], 30], "block/4/sums": [[2, 2, 2], 58], "block/14/sums": [[2, 2, 2], 58]},
         "arrays": {
             "global/alpha": array("f", (2, 2), (0.5, 1.25, 1e-3, 7.0)),
             "block/1/message": array("f", (2, 2, 3), tuple(i / 8 for i in range(12))),
             "block/14/message": array("f", (2, 2, 2), (0.25,) * 8),
             "block/4/message": array("f", (2, 2, 2), tuple(1 - i / 16 for i in range(8))),
-            "columns/0/tables": array("f", (2, 2, 5), tuple(0.1 * i for i in range(20))),
+            "columns/0/beta": array("f", (2, 2, 5), tuple(0.1 * i for i in range(20))),
             "block/1/labels": array("i", (3,), (4, -1, 2**40)),
-            "sealed/east": array("u", (4,), (0, 1, 254, 255)),
+            "box/east": array("u", (4,), (0, 1, 254, 255)),
         },
     }
 
@@ -460,41 +497,54 @@ def task_digest(task: Section) -> bytes:
         return ",".join(map(str, values))
 
     where = f"{EPOCH} {task['round']} {task['step']} {task['stage']} {task['iteration']}"
-    lines = ["ce task 1", JOB_DIGEST.hex(), where, listed(task["starts"]), listed(task["retry"])]
+    for key in ("checkpoint", "resume"):
+        where += f" {key} {task[key]}" if task[key] else ""
+    lines = ["ce task 2", JOB_DIGEST.hex(), where, *(listed(task[key]) for key in ("starts", "retry", "stop"))]
+    for name, (shape, bits) in sorted(task["asked"].items()):
+        lines.append(f"asked {name} {listed(shape)} {bits}")
     for name, own in sorted(task["arrays"].items()):
         lines.append(f"{name} {own['kind']} {listed(own['shape'])} {own['sha256']}")
     return sha256("\n".join(lines).encode())
 
 
 def tasks() -> Section:
-    empty = {"round": 1, "step": "open", "stage": 0, "iteration": 0, "starts": [], "retry": [], "arrays": {}}
-    cases = [{"task": task, "digest": task_digest(task).hex()} for task in (empty, a_task())]
+    lists: Section = {"starts": [], "retry": [], "stop": [], "checkpoint": 0, "resume": 0}
+    empty = {"round": 2, "step": "counts", "stage": 0, "iteration": 0, **lists, "asked": {}, "arrays": {}}
+    opening = {**empty, "round": 1, "step": "open", "asked": {"global/objects": [[1], 0]}}
+    cases = [
+        {"task": task, "digest": task_digest(task).hex()}
+        for task in (empty, opening, a_task(), {**a_task(), "checkpoint": 2}, {**a_task(), "resume": 2, "arrays": {}})
+    ]
     return {
-        "what": "A task's digest: SHA-256 of lines of text, separated by line feeds: 'ce task 1'; the job digest; "
-        "epoch, round, step, stage, iteration; starts; retry; then for every array, by name: name, kind (i, f or u), "
-        "shape, SHA-256 of its elements.",
+        "what": "A task's digest: SHA-256 of lines of text, separated by line feeds: 'ce task 2'; the job digest; "
+        "epoch, round, step, stage, iteration, and where they are not 0 'checkpoint' or 'resume' and the number; "
+        "starts; "
+        "retry; stop; then for every array that is asked for, by name: 'asked', name, shape, fraction bits; then for "
+        "every array of the task, by name: name, kind (i, f or u), shape, SHA-256 of its elements. `asked` has shape "
+        "and fraction bits by name.",
         "job_digest": JOB_DIGEST.hex(),
         "epoch": EPOCH,
         "cases": cases,
     }
 
 
-def told_digest(task: Section, scopes: Sequence[str]) -> bytes:
+def view_digest(task: Section, scopes: Sequence[str]) -> bytes:
     header = joined(
         task["step"].encode(),
         number(task["stage"]),
         number(task["iteration"]),
         joined(*map(number, task["starts"])),
         joined(*map(number, task["retry"])),
+        *([number(task["resume"])] if task["resume"] else []),
     )
     parts = []
     for name, own in sorted(task["arrays"].items()):
         if name.startswith(("global/", *(f"{scope}/" for scope in scopes))):
             parts += [name.encode(), bytes.fromhex(own["sha256"])]
-    return sha256(joined(b"ce told 1", header, *parts))
+    return sha256(joined(b"ce view 1", header, *parts))
 
 
-def told() -> Section:
+def view_digests() -> Section:
     task = a_task()
     lists: tuple[tuple[str, ...], ...] = (
         (),
@@ -506,12 +556,13 @@ def told() -> Section:
         ("block/7",),
     )
     return {
-        "what": "What a site was told about some scopes (blocks or column groups) before it answered: SHA-256 of "
-        "joined('ce told 1', header, name and SHA-256 of each array of the task that is global or of one of the "
+        "what": "What a site was sent about some scopes (blocks or column groups) before it answered: SHA-256 of "
+        "joined('ce view 1', header, name and SHA-256 of each array of the task that is global or of one of the "
         "scopes, by name), header = joined(step, number(stage), number(iteration), joined(numbers of starts), joined("
-        "numbers of retry)).",
+        "numbers of retry), and number(resume) where that is not 0).",
         "task": task,
-        "cases": [{"scopes": list(scopes), "told": told_digest(task, scopes).hex()} for scopes in lists],
+        "cases": [{"scopes": list(scopes), "view_digest": view_digest(task, scopes).hex()} for scopes in lists],
+        "resumed": {"resume": 2, "view_digest": view_digest({**task, "resume": 2, "arrays": {}}, ()).hex()},
     }
 
 
@@ -523,9 +574,9 @@ def identity(kind: str, members: Sequence[str], *over: bytes) -> bytes:
 
 
 def mask_context(
-    attempt_: bytes, identity_: bytes, name: str, shape: Sequence[int], bits: int, round_: int, told_: bytes
+    attempt_: bytes, identity_: bytes, name: str, shape: Sequence[int], bits: int, round_: int, digest: bytes
 ) -> bytes:
-    parts = (attempt_, identity_, name.encode(), joined(*map(number, shape)), number(bits), number(round_), told_)
+    parts = (attempt_, identity_, name.encode(), joined(*map(number, shape)), number(bits), number(round_), digest)
     return sha256(joined(b"ce mask context 1", *parts))
 
 
@@ -537,7 +588,7 @@ BLOCKS: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 GROUP = ("age", "visits")  # columns 0 and 3, both held by all three
 ROUND = 9
-ATTEMPT_DIGEST = sha256(joined(*CONTEXT, told_story(summaries())))
+ATTEMPT_DIGEST = sha256(joined(*CONTEXT, digest_of_enrolments(summaries())))
 
 #: name, shape, bits, contributors, words of each.
 ARRAYS: tuple[tuple[str, tuple[int, ...], int, tuple[str, ...], tuple[tuple[int, ...], ...]], ...] = (
@@ -632,16 +683,16 @@ def pairs_of(members: Sequence[str]) -> list[tuple[str, str]]:
     return [(one, other) for one in members for other in members if one < other]
 
 
-def context_of(name: str, shape: Sequence[int], bits: int, members: Sequence[str], told_: bytes) -> bytes:
-    return mask_context(ATTEMPT_DIGEST, identity_of(name, members), name, shape, bits, ROUND, told_)
+def context_of(name: str, shape: Sequence[int], bits: int, members: Sequence[str], digest: bytes) -> bytes:
+    return mask_context(ATTEMPT_DIGEST, identity_of(name, members), name, shape, bits, ROUND, digest)
 
 
 def mask_contexts() -> Section:
     task = a_task()
 
     def bound(scopes: Sequence[str], *array_: Any) -> Section:
-        own = told_digest(task, scopes)
-        return {"scopes": list(scopes), "told": own.hex(), "context": context_of(*array_, own).hex()}
+        own = view_digest(task, scopes)
+        return {"scopes": list(scopes), "view_digest": own.hex(), "context": context_of(*array_, own).hex()}
 
     cases = []
     for name, shape, bits, members, _ in ARRAYS:
@@ -662,14 +713,17 @@ def mask_contexts() -> Section:
         )
     return {
         "what": "What a mask is bound to: SHA-256 of joined('ce mask context 1', attempt, identity, name, joined("
-        "numbers of the shape), number(bits), number(round), told). The attempt is the SHA-256 of joined(context, "
-        "story). The identity is the SHA-256 of joined(kind, joined(contributors), ...): of a global array nothing "
+        "numbers of the shape), number(bits), number(round), view digest). The attempt is the SHA-256 of "
+        "joined(context, "
+        "enrolment digest). The identity is the SHA-256 of joined(kind, joined(contributors), ...): of a global array "
+        "nothing "
         "more; of a block the SHA-256 of its members' pseudonyms in their common order, of claims on a column its name "
-        "besides; of a column group each column's name and joined(its tokens). For the mask of two contributors told "
-        "is that about the array's own block or group, if it has one, and about all blocks that both are in, in order "
+        "besides; of a column group each column's name and joined(its tokens). For the mask of two contributors the "
+        "view digest is that about the array's own block or group, if it has one, and about all blocks that both are "
+        "in, in order "
         "of their names as text; for the mask of the set it is that about the array's own scope only. The task is that "
-        "of told.",
-        "story": told_story(summaries()).hex(),
+        "of view_digests.",
+        "enrolment_digest": digest_of_enrolments(summaries()).hex(),
         "attempt": ATTEMPT_DIGEST.hex(),
         "blocks": {
             str(block): {"members": list(members), "pseudonyms": [pseudonym(own).hex() for own in ids]}
@@ -699,7 +753,7 @@ def streams() -> Section:
         ("pair", b"ce mask 1", pair, pair_scopes(name, "east", "south")),
         ("set", b"ce set mask 1", SET_KEYS[SITES], own_scopes(name)),
     ):
-        context = context_of(name, shape, bits, members, told_digest(task, scopes))
+        context = context_of(name, shape, bits, members, view_digest(task, scopes))
         stream = hkdf(key, purpose, context)
         cases.append(
             {
@@ -721,7 +775,7 @@ def streams() -> Section:
 
 
 def seen_after(totals: Sequence[Sequence[int]]) -> bytes:
-    """Of one scope: its uncovered totals, by round, then by name."""
+    """Of one scope: its unmasked totals, by round, then by name."""
     seen = b""
     for total in totals:
         seen = sha256(joined(seen, element_bytes("i", total)))
@@ -737,12 +791,12 @@ TOTALS: dict[str, tuple[tuple[int, ...], ...]] = {
 }
 
 
-def blind_told(scopes: Sequence[str]) -> bytes:
+def blind_view_digest(scopes: Sequence[str]) -> bytes:
     parts = [part for scope in scopes for part in (scope.encode(), seen_after(TOTALS.get(scope, ())))]
-    return sha256(joined(b"ce told 1", STATE, *parts))
+    return sha256(joined(b"ce view 1", STATE, *parts))
 
 
-def told_in_blind() -> Section:
+def view_digests_in_blind() -> Section:
     chains = []
     for scope, totals in TOTALS.items():
         seen = [seen_after(totals[:count]).hex() for count in range(len(totals) + 1)]
@@ -755,13 +809,13 @@ def told_in_blind() -> Section:
         ["block/1", "block/14", "block/4"],
     )
     return {
-        "what": "What a site of a blind job was told about some scopes: SHA-256 of joined('ce told 1', state, and for "
+        "what": "What a site of a blind job was sent about some scopes: SHA-256 of joined('ce view 1', state, and for "
         "each of the scopes its name and what was seen of it). Seen is nothing at first, then SHA-256 of joined(seen, "
-        "elements of a total) for each total of the scope, uncovered, by round, then by name; claims are not among "
+        "elements of a total) for each total of the scope, unmasked, by round, then by name; claims are not among "
         "them, since not all members know their totals.",
         "state": STATE.hex(),
         "chains": chains,
-        "cases": [{"scopes": scopes, "told": blind_told(scopes).hex()} for scopes in lists],
+        "cases": [{"scopes": scopes, "view_digest": blind_view_digest(scopes).hex()} for scopes in lists],
     }
 
 
@@ -778,20 +832,20 @@ def masked_words(site: str, members: Sequence[str], contexts: dict[str, bytes], 
 
 def masked_totals() -> Section:
     task, cases = a_task(), []
-    tell = {"masked": lambda scopes: told_digest(task, scopes), "blind": blind_told}
+    digests = {"masked": lambda scopes: view_digest(task, scopes), "blind": blind_view_digest}
     for name, shape, bits, members, plain in ARRAYS:
         total = [signed(sum(own)) for own in zip(*plain, strict=True)]
-        for mode, told_ in tell.items():
+        for mode, digest in digests.items():
             sent = {}
             for site, own in zip(members, plain, strict=True):
                 contexts = {
-                    peer: context_of(name, shape, bits, members, told_(pair_scopes(name, site, peer)))
+                    peer: context_of(name, shape, bits, members, digest(pair_scopes(name, site, peer)))
                     for peer in members
                     if peer != site
                 }
                 sent[site] = masked_words(site, members, contexts, own)
             if mode == "blind":
-                context = context_of(name, shape, bits, members, told_(own_scopes(name)))
+                context = context_of(name, shape, bits, members, digest(own_scopes(name)))
                 key = hkdf(SET_KEYS[members], b"ce set mask 1", context)
                 mask = stream_words(key, len(total))
                 sent[members[0]] = [signed(a + b) for a, b in zip(sent[members[0]], mask, strict=True)]
@@ -815,7 +869,8 @@ def masked_totals() -> Section:
         "contributor after it by name, minus those with every contributor before it, modulo 2^64; the sum of what is "
         "sent is the total. Blind: the first contributor by name adds the stream of the set besides, and the total is "
         "the sum of what is sent minus the stream of the set. Attempt, blocks and columns are those of mask_contexts, "
-        "keys of pairs those of mask_keys; told is that of told in masked, and of told_in_blind in blind.",
+        "keys of pairs those of mask_keys; view digests those of view_digests in masked, and of view_digests_in_blind "
+        "in blind.",
         "task": task,
         "set_keys": [{"sites": list(sites), "key": key.hex()} for sites, key in SET_KEYS.items()],
         "cases": cases,
@@ -835,38 +890,47 @@ def states() -> Section:
     return {
         "what": "The state that all sites of a blind job share: at first the SHA-256 of joined('ce state 1', context); "
         "after the totals of an exchange SHA-256 of joined('ce state 1', state, elements of each global total, by "
-        "name), after a decision the same with the decision's bytes. Whoever adds is shown the first 16 bytes of "
+        "name), after a decision the same with the decision's bytes. The coordinator is sent the first 16 bytes of "
         "HMAC-SHA256(the set key of all sites, state).",
         "first": sha256(joined(b"ce state 1", *CONTEXT)).hex(),
         "steps": steps,
         "set_key": SET_KEYS[SITES].hex(),
-        "shown": hmac256(SET_KEYS[SITES], state)[:16].hex(),
+        "sent": hmac256(SET_KEYS[SITES], state)[:16].hex(),
     }
 
 
 def decisions() -> Section:
-    active, n_starts = (0, 2), 3
-    bound, retry, stop = (-12.5, -1e6), (False, True), (True, False)
-    globals_ = {"alpha": (0.5, 1.5, 0.25, 1e-3), "rate": (3.0, 4.0)}
-    content = b""
-    for start in range(n_starts):
-        row = [0.0] * 6
-        if start in active:
-            at = active.index(start)
-            flags = (bound[at], float(retry[at]), float(stop[at]))
-            row = [*flags, *globals_["alpha"][2 * at : 2 * at + 2], globals_["rate"][at]]
-        content += struct.pack("<6d", *row)
+    running, n_starts = (0, 2, 3, 4), 5
+    bound, status = (-12.5, -1e6, -3.25, -7.0), (1, 2, 3, 4)
+    arrays = {
+        "alpha": ((2,), (0.5, 1.5, 0.25, 1e-3, 2.0, 4.0, 8.0, 16.0)),
+        "bound": ((), bound),
+        "rate": ((), (3.0, 4.0, 5.0, 6.0)),
+    }
+    content = bytes(status[running.index(start)] if start in running else 0 for start in range(n_starts))
+    for name, (shape, values) in sorted(arrays.items()):
+        sides = (n_starts, *shape)
+        content += struct.pack("<I", len(name)) + name.encode() + struct.pack(f"<I{len(sides)}Q", len(sides), *sides)
+        width = math.prod(shape)
+        for start in range(n_starts):
+            at = running.index(start) * width if start in running else None
+            row = [0.0] * width if at is None else values[at : at + width]
+            content += struct.pack(f"<{width}d", *row)
     return {
-        "what": "A decision: for each start, also those that have stopped (zeros), doubles, little-endian: bound, "
-        "retry (0 or 1), stop (0 or 1), then the globals in order of name.",
+        "what": "A decision: one byte for each start (0 does not run, 1 goes on, 2 goes back, 3 stops because it has "
+        "converged, 4 stops otherwise), then the bound and the globals, by name: length of the name (uint32), name, "
+        "number of sides (uint32), sides (uint64), elements (float64), all little-endian. The first side counts all "
+        "starts, those that do not run are zeros.",
         "starts": n_starts,
-        "active": list(active),
+        "running": list(running),
         "bound": texts(bound),
-        "retry": list(retry),
-        "stop": list(stop),
+        "retry": [own == 2 for own in status],
+        "converged": [own == 3 for own in status],
+        "stopped": [own == 4 for own in status],
         "globals": {
-            "alpha": {"shape": [2, 2], "elements": texts(globals_["alpha"])},
-            "rate": {"shape": [2], "elements": texts(globals_["rate"])},
+            name: {"shape": [len(running), *shape], "elements": texts(values)}
+            for name, (shape, values) in arrays.items()
+            if name != "bound"
         },
         "encoded": content.hex(),
     }
@@ -965,16 +1029,17 @@ SECTIONS = {
     "attempt": attempt,
     "pair_keys": pair_keys,
     "job_key": job_keys,
-    "sealing": sealing,
+    "encryption": encryption,
     "names": names,
     "starts": starts,
+    "object_weights": object_weights,
     "signatures": signatures,
     "tasks": tasks,
-    "told": told,
+    "view_digests": view_digests,
     "mask_keys": mask_keys,
     "mask_contexts": mask_contexts,
     "streams": streams,
-    "told_in_blind": told_in_blind,
+    "view_digests_in_blind": view_digests_in_blind,
     "masked_totals": masked_totals,
     "states": states,
     "decisions": decisions,
