@@ -19,8 +19,8 @@ from ce.job import PRIVACY
 
 FRAME = 2**20
 
-# On the wire: bytes around an array, a message, and each further frame of a message.
-AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME = 32, 80, 40
+# On the wire: bytes around an array, a message, and each further frame of a message; and of an array that a task asks for.
+AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME, ASKED = 32, 80, 40, 28
 #: An encrypted decision (blind): nonce, tag, and the digest of the state that it follows from.
 ENCRYPTED = 60
 #: Enrolment: a pseudonym for each object up, its position down; a token for each category.
@@ -156,8 +156,10 @@ def iteration_traffic(size: Size) -> Traffic:
         share = (size.sites - 1) / size.sites
         asks = 2 * AROUND_MESSAGE / size.sites
         down = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
-        return Traffic(down + decision * share, up + decision * share + asks)
+        asked = ASKED * (arrays + facts.shares + share)
+        return Traffic(down + decision * share + asked, up + decision * share + asks)
     down = _message(words + size.per_start(facts.globals_sent), arrays + sum(facts.globals_sent))
+    down += ASKED * (arrays + facts.shares)
     return Traffic(down, up) + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(int(size.twice))
 
 

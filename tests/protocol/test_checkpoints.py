@@ -21,7 +21,7 @@ from ce.job import PRIVACY
 from ce.labels import LabelTable
 from ce.models import BCE, Mixture
 from ce.protocol.attempt import Attempt
-from ce.protocol.engine.aggregator import Outcome
+from ce.protocol.engine.aggregator import Outcome, add_answer
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts
@@ -88,14 +88,14 @@ class Processes:
         """Whether the job is over; False: it was cut off after so many rounds."""
         for _ in range(most_rounds):
             home = self.home
-            keep = 1 if keep_every and home.begins_iteration and home.round % keep_every == 0 else 0
+            keep = 1 if keep_every and home.begins_iteration and home.rounds % keep_every == 0 else 0
             if keep:
-                self.kept["home"].save("job", CONTEXT, CheckpointId(1, home.round), home.snapshot())
+                self.kept["home"].save("job", CONTEXT, CheckpointId(1, home.rounds), home.snapshot())
             tasks = home.tasks(0 if any(task.resume for task in home.tasks().values()) else keep)
             if not tasks:
                 return True
             for site, task in tasks.items():
-                home.add(site, self.answer(site, task))
+                add_answer(home, site, self.answer(site, task))
             home.advance()
         return not self.home.tasks()
 
@@ -105,8 +105,8 @@ class Processes:
             return own.resume(task, self.kept[site].load("job", CONTEXT, CheckpointId(task.resume, task.round)))
         answer = own.answer(task)
         if task.checkpoint:
-            assert own.kept is not None
-            self.kept[site].save("job", CONTEXT, CheckpointId(task.checkpoint, task.round), own.kept)
+            assert own.checkpoint is not None
+            self.kept[site].save("job", CONTEXT, CheckpointId(task.checkpoint, task.round), own.checkpoint)
         return answer
 
     @property
@@ -121,7 +121,7 @@ def assert_same(one: Processes, other: Processes) -> None:
         np.testing.assert_array_equal(other.sites[name].memberships(), site.memberships())
         np.testing.assert_array_equal(other.sites[name].unlabelled, site.unlabelled)
         for column in site.columns:
-            np.testing.assert_array_equal(other.sites[name].table(column.index), site.table(column.index))
+            np.testing.assert_array_equal(other.sites[name].beta(column.index), site.beta(column.index))
     assert other.outcome.paths == one.outcome.paths
     assert (other.outcome.winner, other.outcome.kappa) == (one.outcome.winner, one.outcome.kappa)
     for name, value in one.outcome.globals.items():

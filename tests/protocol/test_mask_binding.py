@@ -23,8 +23,9 @@ from ce.errors import MessageError
 from ce.privacy.derivation import expand
 from ce.privacy.masks import BLOCK, Masks, set_stream_key, unmask
 from ce.protocol.attempt import Attempt
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Task
-from ce.protocol.modes.blind_site import BlindSite
+from ce.protocol.modes.blind_site import CommonState
 from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, object_digests, view_digest
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.ring import Words
@@ -238,7 +239,9 @@ class Story:
     def binding(self) -> ViewDigest:
         if self.state is None:
             return view_digest(self.task)
-        return BlindSite._binding(cast(Any, SimpleNamespace(_state=self.state, _seen=self.seen)))
+        common = CommonState()
+        common.restore({"value": self.state, "seen": self.seen})
+        return common.view_digest()
 
     def cover(self, site: str) -> MaskBinding:
         roster = self.roster
@@ -263,7 +266,7 @@ class Story:
         """What the site sends, laid out as the others lay it out."""
         cover = self.cover(site)
         if self.state is not None:
-            cover.set_keys = {cover._view.contributors(self.name): SET_KEY}
+            cover.set_keys = {ArrayName(self.name).contributors(cover._view): SET_KEY}
         answer = Answer(
             self.round, "sums", arrays={self.name: words.reshape(self.shape)}, fraction_bits={self.name: self.bits}
         )
@@ -385,7 +388,7 @@ def test_contributors_of_one_mind_get_the_true_total(name: str) -> None:
 
 def uncovered(enrolment_digest: Story, site: str, total: Words) -> Words:
     cover = enrolment_digest.cover(site)
-    cover.set_keys = {cover._view.contributors(enrolment_digest.name): SET_KEY}
+    cover.set_keys = {ArrayName(enrolment_digest.name).contributors(cover._view): SET_KEY}
     found = cover.unmask(
         {enrolment_digest.name: total.reshape(enrolment_digest.shape)},
         {enrolment_digest.name: enrolment_digest.bits},

@@ -128,5 +128,5 @@ def test_nothing_that_is_printed_shows_an_id_a_label_or_a_key() -> None:
     result = simulate(Job(clusters=2, restarts=1, max_iterations=1), {"north": labels})
     secret = SecretStarts.of(b"KEY1" * 8, b"KEY2" * 8, "job")
     printed = repr([labels, claim, shape, SeededStarts.of(0, [labels]), secret, result])
-    for hidden in (SECRET, "LABEL1", "LABEL2", "KEY1", repr(secret.own_key)[2:-1], repr(secret.job_key)[2:-1]):
+    for hidden in (SECRET, "LABEL1", "LABEL2", "KEY1", repr(secret.site_key)[2:-1], repr(secret.job_key)[2:-1]):
         assert hidden not in printed

@@ -24,6 +24,7 @@ from ce.models.bce import BCE
 from ce.models.mixture import Mixture
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.attempt import Attempt
+from ce.protocol.engine.aggregator import add_answer
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import pack
@@ -164,14 +165,15 @@ def play(size: Size, *, keep: bool = False) -> Played:
                 own = members[name]
                 with played.site.watch(own, tables[name], came, answers.get(name)):
                     answers[name] = own.answer(came)
-                if own.kept is not None:
-                    played.site_checkpoint = max(played.site_checkpoint, _packed(own.kept))
-                    own.kept = None
+                if own.checkpoint is not None:
+                    played.site_checkpoint = max(played.site_checkpoint, _packed(own.checkpoint))
+                    own.checkpoint = None
                 del came
             del tasks, task
             with played.home.watch(home):
-                for name in tuple(home.waiting):
-                    home.add(name, answers[name])
+                assert home.open_round is not None
+                for name in tuple(home.open_round.waiting):
+                    add_answer(home, name, answers[name])
                 home.advance()
                 home.tasks()
     return played

@@ -30,7 +30,7 @@ def start_tables(table: LabelTable, seed: int, starts: int, k: int) -> list[np.n
     """The tables (starts, k, categories) that a fit with this seed begins with."""
     seeded = SeededStarts.of(seed, [table])
     columns = enumerate(table.clusterings)
-    return [seeded.tables(TopologyColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
+    return [seeded.beta(TopologyColumn(j, c.name, c.kind, c.categories, ("here",)), starts, k) for j, c in columns]
 
 
 def smoothed(counts: np.ndarray, old: np.ndarray, s: float) -> np.ndarray:

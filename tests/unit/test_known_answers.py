@@ -221,10 +221,10 @@ def test_starting_parameters() -> None:
     known = KNOWN["starts"]
     starts = SecretStarts.of(bytes.fromhex(known["secret"]), bytes.fromhex(known["job_key"]), known["job"])
     for at, own in enumerate(known["columns"]):
-        assert own["key"] == (starts.job_key if own["shared"] else starts.own_key).hex()
+        assert own["key"] == (starts.job_key if own["shared"] else starts.site_key).hex()
         holders = ("east", "north") if own["shared"] else ("north",)
         column = TopologyColumn(at, own["column"], "clustering", tuple(own["categories"]), holders)
-        found = starts.tables(column, known["starts"], known["k"])
+        found = starts.beta(column, known["starts"], known["k"])
         expected = reals_of(own["beta"], own["beta_shape"])
         np.testing.assert_allclose(found, expected, rtol=float(known["tolerance"]), atol=0)
         # The words themselves say the same: what differs between machines is the logarithm only.

@@ -97,7 +97,7 @@ def test_real_processes_give_the_bits_of_one_machine(
     key = job_key(SECRETS[min(tables)], job.name)
     shared, _ = align({s: enrol(t, steps.uses_votes, key) for s, t in tables.items()})
     drawn = {
-        column.name: SecretStarts.of(SECRETS[column.holders[0]], key, job.name).tables(column, steps.n_starts, K)
+        column.name: SecretStarts.of(SECRETS[column.holders[0]], key, job.name).beta(column, steps.n_starts, K)
         for column in shared.clusterings
     }
     # Shared objects begin where their pseudonyms say.

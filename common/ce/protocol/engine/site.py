@@ -64,11 +64,12 @@ class Site:
 
     def answer(self, task: Task) -> Answer:
         """Do what a task asks and return the answer."""
-        self._order.take(task.step, self.model)
+        self._order.check(task.step, self.model)
         if task.stage == self._state.stage + 1 and self._state.stage >= 0 and task.step == self._begins_with(task):
             self._state.end_stage(task)
         check_asked(task.asked, self._expected(task))
         arrays = self._perform(task)
+        self._order.taken(task.step)
         bits = {name: ArrayName(name).fraction_bits(self._state.scales) for name in arrays}
         return Answer(task.round, task.step, task.starts, arrays, bits)
 

@@ -234,12 +234,15 @@ class StepOrder:
         """Whether any step was taken."""
         return self._last is not None
 
-    def take(self, step: Step, model: Model) -> None:
-        """`model` is that of the stage before. Raises MessageError naming what was expected."""
+    def check(self, step: Step, model: Model) -> None:
+        """That a step may come now; `model` is that of the present stage. Raises MessageError with expected and got."""
         allowed = ("open",) if self._last is None else following_steps(self._last, model, self._view)
         if step not in allowed:
             expected = " or ".join(allowed) or "nothing more"
             raise MessageError(f"step: expected {expected}, got {step}")
+
+    def taken(self, step: Step) -> None:
+        """The step was answered."""
         self._last = step
 
     def resume(self, model: Model) -> None:
