@@ -19,7 +19,7 @@ from ce.job import PRIVACY
 
 FRAME = 2**20
 
-# On the wire: bytes around an array, a message, and each further frame of a message; and of an array that a task asks for.
+# On the wire: bytes around an array, a message, each further frame of a message; and of an array that a task asks for.
 AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME, ASKED = 32, 80, 40, 28
 #: An encrypted decision (blind): nonce, tag, and the digest of the state that it follows from.
 ENCRYPTED = 60

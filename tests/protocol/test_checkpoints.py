@@ -226,10 +226,10 @@ def test_a_site_goes_on_from_its_state_only_with_the_task_that_it_was_kept_for()
     site, task = next(iter(second.home.tasks().items()))
     state = kept[site].load("job", CONTEXT, label)
     for lie in ({"iteration": task.iteration + 1}, {"starts": (0,)}, {"step": "clusterings_only"}):
-        with pytest.raises(MessageError, match="resume: another task"):
+        with pytest.raises(MessageError, match="resume: expected the task whose answer"):
             second.members[site].resume(Task(**{**vars(task), **lie}), state)
     second.members[site].resume(task, state)
-    with pytest.raises(MessageError, match="resume: the rounds have begun"):
+    with pytest.raises(MessageError, match="resume: expected as the first task"):
         second.members[site].resume(task, state)
 
 

@@ -27,12 +27,12 @@ from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import add_answer
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
-from ce.protocol.engine.snapshots import pack
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
 from ce.protocol.modes.contributor import contributor
 from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.topology import align, block_pseudonyms
+from ce.service.snapshot_codec import pack
 from ce.steps.model import Model
 
 SECRET = bytes(32)

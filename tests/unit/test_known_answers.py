@@ -114,6 +114,7 @@ def ephemeral(monkeypatch: pytest.MonkeyPatch, private: str) -> EphemeralKey:
 # The file.
 
 
+@pytest.mark.promise("Known answers of the protocol are computed without this code.")
 def test_the_file_is_what_its_program_makes_without_this_code() -> None:
     path = VECTORS / "make_known_answers.py"
     imported = set()
@@ -131,6 +132,7 @@ def test_the_file_is_what_its_program_makes_without_this_code() -> None:
     assert made.known_answers() == (VECTORS / "known_answers.json").read_text(encoding="ascii")
 
 
+@pytest.mark.promise("Known answers of the protocol are computed without this code.")
 def test_every_section_says_what_it_is_and_is_held_against_the_code() -> None:
     sections = {name: own for name, own in KNOWN.items() if name != "about"}
     assert all(own["what"].endswith(".") for own in sections.values())

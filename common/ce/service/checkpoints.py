@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from ce.errors import JobFailed
 from ce.privacy.derivation import derive, number
-from ce.protocol.engine.snapshots import Snapshot, pack, unpack
 from ce.service.atomic_files import atomic_write, make_directory
 from ce.service.checkpoint_id import CHECKPOINTS_PER_JOB, CheckpointId
+from ce.service.snapshot_codec import pack, unpack
 
 __all__ = ["CheckpointFailed", "CheckpointFiles", "CheckpointId", "Checkpoints", "MemoryCheckpoints", "local_key"]
 
@@ -60,7 +60,7 @@ class Checkpoints(Protocol):
     def save(self, job: str, context: bytes, checkpoint_id: CheckpointId, snapshot: Mapping[str, Any]) -> None:
         """Write one durably, then remove all but the newest two. Raises CheckpointFailed; then nothing has changed."""
 
-    def load(self, job: str, context: bytes, checkpoint_id: CheckpointId) -> Snapshot:
+    def load(self, job: str, context: bytes, checkpoint_id: CheckpointId) -> dict[str, Any]:
         """One of `ids`. Raises CheckpointFailed when it is missing or damaged."""
 
     def remove(self, job: str) -> None:
@@ -82,7 +82,7 @@ class MemoryCheckpoints:
         for old in sorted(saved)[:-CHECKPOINTS_PER_JOB]:
             del saved[old]
 
-    def load(self, job: str, context: bytes, checkpoint_id: CheckpointId) -> Snapshot:
+    def load(self, job: str, context: bytes, checkpoint_id: CheckpointId) -> dict[str, Any]:
         bound_to, content = self._saved.get(job, {}).get(checkpoint_id, (b"", bytearray()))
         if bound_to != context:
             raise CheckpointFailed("the checkpoint is missing")
@@ -125,7 +125,7 @@ class CheckpointFiles:
         except OSError as error:
             raise CheckpointFailed(f"{path.parent}: a checkpoint cannot be written: {error.strerror}") from error
 
-    def load(self, job: str, context: bytes, checkpoint_id: CheckpointId) -> Snapshot:
+    def load(self, job: str, context: bytes, checkpoint_id: CheckpointId) -> dict[str, Any]:
         for found, path in self._files(job):
             if found == checkpoint_id and (content := self._read(path, job, context, found)) is not None:
                 return unpack(content)

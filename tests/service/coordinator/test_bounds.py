@@ -17,9 +17,9 @@ import pytest
 import ce
 from ce.errors import CeError, ConfigError, LimitReached, MessageError
 from ce.job import LARGEST_FILE, Job
-from ce.protocol.engine.snapshots import pack
 from ce.service import checkpoints
 from ce.service.checkpoints import CheckpointFailed, CheckpointFiles, CheckpointId, local_key
+from ce.service.snapshot_codec import pack
 from ce.testing import FrameByFrame, make_sites, open_site, write_labels
 from ce.transport.frames import MOST_HELD, PROTOCOL
 from ce_client import config as client

@@ -110,7 +110,7 @@ def digests_of(tasks: Mapping[str, Task], job: bytes, epoch: int) -> dict[str, b
     digests: dict[object, bytes] = {}
     found = {}
     for site, task in tasks.items():
-        which = (tuple((name, id(array)) for name, array in task.arrays.items()), tuple(task.asked))
+        which = (tuple((name, id(array)) for name, array in task.arrays.items()), tuple(task.asked.items()))
         if which not in digests:
             for array in task.arrays.values():
                 if id(array) not in hashed:

@@ -1,8 +1,8 @@
 """The coordinator in `blind`: adds words that it cannot read and passes on boxes that it cannot decrypt.
 
 It offers what a `Home` offers (`ce.protocol.engine.aggregator`), so that the same transports and daemon serve it. It
-knows which step follows which. The first site by name sends it, in the clear, only which step comes after a decision: how
-many iterations a job takes is all that it learns.
+knows which step follows which. The first site by name sends it, in the clear, only which step comes after a decision:
+how many iterations a job takes is all that it learns.
 """
 
 from __future__ import annotations
