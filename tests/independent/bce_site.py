@@ -12,6 +12,7 @@ import numpy as np
 from keys_and_masks import Array, CannotGoOn, joined, require
 
 HOLD, NEWTON = 50, 10  # iterations with alpha held, then with Newton's method
+Shape = tuple[int, ...]
 lgamma = np.vectorize(math.lgamma, otypes=[float])
 
 
@@ -109,7 +110,7 @@ class Bce:
         self.s, self.loops, self.joint = job["smoothing"], job["local_loops"], job["schedule"] == "joint"
         self.members = {b: members for b, (members, _) in blocks.items()}
         self.shared = {b: rows for b, (members, rows) in sorted(blocks.items()) if len(members) > 1}
-        self.counts = sum((c.labels >= 0).astype(np.int64) for c in columns) + np.zeros(n, np.int64)
+        self.counts = self._count(columns)
         alone = [rows for members, rows in blocks.values() if len(members) == 1]
         mine = np.concatenate([np.zeros(0, np.int64), *alone])
         self.private = mine[self.counts[mine] > 0]
@@ -132,6 +133,10 @@ class Bce:
         self.put_aside: dict[int, Start] = {}
         self.iteration = 0
         self.retries = 0
+
+    def _count(self, columns: list[Clustering]) -> Array:
+        """Labels of each object in these columns."""
+        return np.sum([np.zeros(self.n, np.int64), *(c.labels >= 0 for c in columns)], axis=0, dtype=np.int64)
 
     # What a task must bring, and what it asks for.
 

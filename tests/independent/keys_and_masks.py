@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509 import Certificate, load_der_x509_certificate
 
 Array = np.ndarray[Any, Any]
-KINDS = {1: "i", 2: "f", 3: "u"}  # ElementType, as digests write it
 
 
 class CannotGoOn(Exception):

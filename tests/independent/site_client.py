@@ -2,12 +2,13 @@
 
     python tests/independent/site_client.py CONFIG.json
 
-Written from docs/protocol.md ("A minimal site"), docs/site-computation.md and proto/ce_proto/v1 alone: nothing of `ce`,
-`ce_client` or `ce_coordinator` is imported, only the stubs of the wire. It has hard labels, no checkpoints, no blind, no
-policy beyond "masked bce jobs with pinned peers", and does not connect again.
+Written from docs/protocol.md ("A minimal site"), docs/site-computation.md and proto/ce_proto/v1 alone: nothing of
+`ce`, `ce_client` or `ce_coordinator` is imported, only the stubs of the wire. It has hard labels, no checkpoints, no
+blind, no policy beyond "masked bce jobs with pinned peers", and does not connect again.
 
-CONFIG.json: site, coordinator (address), key, certificate, ca, peers (peers.toml), secret, labels (CSV), consensus (CSV to
-write); `protocol` (optional): the version that Hello says. The last line of the output is JSON: rounds, retries.
+CONFIG.json: site, coordinator (address), key, certificate, ca, peers (peers.toml), secret, labels (CSV), consensus (the
+CSV file to write); `protocol` (optional): the version that Hello says. The output is "connected" and, when the job is
+done, a line of JSON: rounds, retries.
 """
 
 from __future__ import annotations
