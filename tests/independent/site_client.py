@@ -8,7 +8,7 @@ blind, no policy beyond "masked bce jobs with pinned peers", and does not connec
 
 CONFIG.json: site, coordinator (address), key, certificate, ca, peers (peers.toml), secret, labels (CSV), consensus (the
 CSV file to write); `protocol` (optional): the version that Hello says. The output is "connected" and, when the job is
-done, a line of JSON: rounds, retries.
+done, a line of JSON: rounds, retries, stopped (the round of each start), winner.
 """
 
 from __future__ import annotations
@@ -159,6 +159,7 @@ class Job:
         self.peers.certificates[self.site] = self.certificate
         self.inbox = Inbox()
         self.step, self.round, self.iteration, self.starts = "", 0, 0, list[int]()
+        self.stopped: dict[int, int] = {}  # rounds in which starts stopped
         self.answered: tuple[bytes, list[site_pb2.SiteFrame]] = (b"", [])
 
     def _frames(self, kind: str, message: Any, arrays: dict[str, tuple[Array, int]]) -> list[site_pb2.SiteFrame]:
@@ -359,6 +360,7 @@ class Job:
         )
         frames = self._frames("answer", answer, masked)
         self.step, self.round, self.iteration, self.starts = step, task.round, task.iteration, list(task.starts)
+        self.stopped |= dict.fromkeys(task.stop, task.round)
         self.answered = (digest, frames)
         return frames
 
@@ -376,6 +378,16 @@ class Job:
         else:
             require(stop == self.starts and len(starts) == 1, f"finish: starts and stop, {where}")
         require(set(task.retry) <= set(starts), f"retry: not among starts, {where}")
+
+    def passed(self) -> dict[str, Any]:
+        """What the job went through, for tests."""
+        stopped = [self.stopped[start] for start in self.model.starts_at_first]
+        return {
+            "rounds": self.round,
+            "retries": self.model.retries,
+            "stopped": stopped,
+            "winner": self.starts[0],
+        }
 
     def _write(self, task: site_pb2.Task, arrays: dict[str, Array]) -> None:
         found, labelled = self.model.memberships(task, arrays)
@@ -465,7 +477,7 @@ class Client:
     def _ended(self, ended: site_pb2.Ended) -> int:
         assert self.job is not None
         if ended.state == "done":
-            print(json.dumps({"rounds": self.job.round, "retries": self.job.model.retries}))
+            print(json.dumps(self.job.passed()))
             return 0
         print(f"{ended.state}: {ended.reason}", file=sys.stderr)
         return ended.exit_code or 7

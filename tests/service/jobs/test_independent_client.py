@@ -126,12 +126,13 @@ def consensus(path: Path) -> tuple[list[str], list[str], np.ndarray]:
 
 
 @pytest.mark.promise("A site written from the documents alone takes part in jobs beside real daemons.")
+# Seeds of which the three starts stop in different rounds, the winner not last, and steps are taken back.
 @pytest.mark.parametrize(
     ("layout", "independent", "seed", "more"),
     [
-        ("column", "west", 0, {"local_loops": 2}),
-        ("row", "east", 0, {}),
-        ("arbitrary", "west", 0, {}),
+        ("column", "west", 11, {"local_loops": 2}),
+        ("row", "east", 1, {}),
+        ("arbitrary", "west", 6, {}),
     ],
 )
 def test_every_result_is_that_of_a_simulation(
@@ -140,13 +141,16 @@ def test_every_result_is_that_of_a_simulation(
     roster = tuple(sorted((*DAEMONS, independent)))
     tables = label_files(deployment.directory, layout, roster, seed)
     deployment.allow(*roster)
-    job = ce.Job(name=f"independent-{layout}", clusters=3, restarts=2, sites=roster, max_iterations=75, **more)
+    job = ce.Job(name=f"independent-{layout}", clusters=3, restarts=3, sites=roster, max_iterations=90, **more)
     with IndependentSite(deployment, independent) as client:
         status = deployment.run(job)
         assert (status.state, status.reason, status.layout) == ("done", "", layout)
         code, output, errors = client.end()
     assert (code, errors) == (0, "")
-    assert json.loads(output.splitlines()[-1])["retries"] > 0, "the job must take a step back"
+    passed = json.loads(output.splitlines()[-1])
+    assert passed["retries"] > 0, "a step must be taken back"
+    assert len(set(passed["stopped"])) == job.restarts, "starts must stop in different rounds"
+    assert passed["stopped"][passed["winner"]] < passed["rounds"], "the end must go back to a state that was put aside"
     simulated = ce.simulate(job, tables, privacy="plain", secrets=SECRETS)
     for site in roster:
         own = simulated.sites[site]
