@@ -18,7 +18,12 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509 import Certificate, load_der_x509_certificate
+from cryptography.x509 import (
+    Certificate,
+    SubjectAlternativeName,
+    UniformResourceIdentifier,
+    load_der_x509_certificate,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -125,6 +130,9 @@ class Peers:
         if pin is None:
             raise CannotGoOn(f"no pin of {peer}: compare fingerprints first", 6, "peers")
         loaded = load_der_x509_certificate(certificate)
+        names = loaded.extensions.get_extension_for_class(SubjectAlternativeName).value
+        if names.get_values_for_type(UniformResourceIdentifier) != [f"ce://site/{peer}"]:
+            raise CannotGoOn(f"the certificate of {peer} has another name", 6, "peer with another name")
         if fingerprint(loaded) != pin:
             raise CannotGoOn(f"the key of {peer} is not the pinned one", 6, "peers")
         check_signature(loaded, signature, KEY_SHARE, *self.attempt.context, peer.encode(), public)
@@ -132,9 +140,9 @@ class Peers:
             shared = self.private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:  # of a wrong length, or a shared secret of zeros
             raise CannotGoOn(f"the public key of {peer} is refused") from None
-        names = (name.encode() for name in sorted((self.site, peer)))
+        both = (name.encode() for name in sorted((self.site, peer)))
         keys = sorted((self.public, public))
-        self.pair_keys[peer] = hkdf(shared, b"ce pair key 1", *keys, *self.attempt.context, *names)
+        self.pair_keys[peer] = hkdf(shared, b"ce pair key 1", *keys, *self.attempt.context, *both)
         self.certificates[peer] = loaded
 
     def _associated(self, peer: str) -> bytes:

@@ -8,7 +8,7 @@ blind, no policy beyond "masked bce jobs with pinned peers", and does not connec
 
 CONFIG.json: site, coordinator (address), key, certificate, ca, peers (peers.toml), secret, labels (CSV), consensus (the
 CSV file to write); `protocol` (optional): the version that Hello says. The output is "connected" and, when the job is
-done, a line of JSON: rounds, retries, stopped (the round of each start), winner.
+done, a line of JSON: rounds, revision, retries, stopped (the round of each start), winner.
 """
 
 from __future__ import annotations
@@ -60,11 +60,16 @@ PROTOCOL = 2
 WELCOME_S = 10.0
 FRAME_BYTES = 2**20
 MESSAGE_BYTES = 4 * 2**20
-MISSING = {"", "na", "nan", "null"}
+MISSING = {"", "NA", "NaN", "nan", "null"}
 TYPES = {1: "<i8", 2: "<f8", 3: "u1"}
 KINDS = {1: "clustering", 2: "classifier"}
 WRITTEN = {0: "", 1: "integers", 2: "text"}
 FOLLOWS = {"": {"open"}, "open": {"counts"}, "counts": {"sums"}, "sums": {"sums", "finish"}, "finish": set[str]()}
+
+
+def clean(text: str) -> str:
+    """Ids, names of columns and labels as they are compared, and as pseudonyms and tokens are made of them."""
+    return unicodedata.normalize("NFC", text.strip())
 
 
 class LabelFile:
@@ -74,18 +79,22 @@ class LabelFile:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
         at = header.index("id")
-        self.ids = [row[at].strip() for row in rows]
+        self.ids = [clean(row[at]) for row in rows]
         self.columns: dict[str, list[int | str | None]] = {}
         for place, name in enumerate(header):
             if place == at or name.startswith("clf:"):  # bce does not use classifiers
                 continue
             if name.startswith("soft:"):
                 raise CannotGoOn("this site has no soft labels", 3)
-            cells = [None if row[place].strip().lower() in MISSING else row[place].strip() for row in rows]
-            self.columns[name] = list(cells)
-            if all(cell is None or re.fullmatch(r"-?\d+", cell) for cell in cells):
-                numbers = [None if cell is None else int(cell) for cell in cells]
-                self.columns[name] = [None if n is None or n < 0 else n for n in numbers]
+            self.columns[clean(name)] = self._labels([clean(row[place]) for row in rows])
+
+    @staticmethod
+    def _labels(cells: list[str]) -> list[int | str | None]:
+        """Whole numbers, or text; None where missing."""
+        found = [None if cell in MISSING or re.fullmatch(r"-0*[1-9][0-9]*", cell) else cell for cell in cells]
+        if all(cell is None or re.fullmatch(r"[+-]?[0-9]+(\.0*)?", cell) for cell in found):
+            return [None if cell is None else int(cell.partition(".")[0]) for cell in found]
+        return list(found)
 
 
 class Inbox:
@@ -144,11 +153,11 @@ class Job:
         self.config, self.site = config, config["site"]
         self.attempt = Attempt(offer.job, sha256(offer.definition), offer.epoch, tuple(offer.roster))
         self.definition = json.loads(offer.definition)
-        wanted = {"name": offer.job, "model": "bce", "privacy": "masked", "sites": sorted(offer.roster)}
-        for key, value in wanted.items():
+        for key, value in {"name": offer.job, "model": "bce", "privacy": "masked"}.items():
             if self.definition[key] != value:
                 raise CannotGoOn(f"{key}: expected {value}, got {self.definition[key]}", 6, "job")
-        require(list(offer.roster) == sorted(offer.roster), "roster: not in order of name")
+        require(list(offer.roster) == sorted(self.definition["sites"]), "roster: not the job's sites in order of name")
+        require(self.site in offer.roster, "roster: this site is not in it")
         self.secret = bytes.fromhex(Path(config["secret"]).read_text().strip())
         self.pins = tomllib.loads(Path(config["peers"]).read_text())
         key = load_pem_private_key(Path(config["key"]).read_bytes(), None)
@@ -159,6 +168,7 @@ class Job:
         self.peers.certificates[self.site] = self.certificate
         self.inbox = Inbox()
         self.step, self.round, self.iteration, self.starts = "", 0, 0, list[int]()
+        self.aligned = b""  # the alignment that holds
         self.stopped: dict[int, int] = {}  # rounds in which starts stopped
         self.answered: tuple[bytes, list[site_pb2.SiteFrame]] = (b"", [])
 
@@ -207,7 +217,7 @@ class Job:
 
     def _enrol(self, job_key: bytes) -> list[site_pb2.SiteFrame]:
         self.job_key = job_key
-        names = [hmac_16(job_key, unicodedata.normalize("NFC", id_).encode()) for id_ in self.table.ids]
+        names = [hmac_16(job_key, id_.encode()) for id_ in self.table.ids]
         self.order = sorted(range(len(names)), key=names.__getitem__)  # rows of the label file, by pseudonym
         self.pseudonyms = [names[row] for row in self.order]
         self.tokens: dict[str, list[bytes | None]] = {}
@@ -239,6 +249,12 @@ class Job:
         return self._frames("enrolment", enrolment, {"pseudonyms": (array, 0)})
 
     def take_alignment(self, message: site_pb2.Alignment, arrays: dict[str, Array]) -> list[site_pb2.SiteFrame]:
+        """Check it, and begin anew with round 1. The sites are aligned again when one has left out objects."""
+        known = message.SerializeToString(deterministic=True)
+        ready = site_pb2.Ready(job=self.attempt.job, epoch=self.attempt.epoch, revision=message.revision)
+        if known == self.aligned:  # again, after a broken stream
+            return [site_pb2.SiteFrame(ready=ready)]
+        require(self.step in ("", "open", "counts"), "alignment: comes after more than counts was answered")
         summaries = self._check_enrolments(message)
         blocks = {b.index: (tuple(b.members), arrays[f"rows/{b.index}"]) for b in message.blocks}
         self._check_blocks(message, blocks)
@@ -263,8 +279,8 @@ class Job:
             },
             {c.index: (c.name, c.holders) for c in columns},
         )
-        self.step, self.iteration, self.starts = "", 0, []
-        ready = site_pb2.Ready(job=self.attempt.job, epoch=self.attempt.epoch, revision=message.revision)
+        self.aligned, self.revision = known, message.revision
+        self.step, self.round, self.iteration, self.starts, self.answered = "", 0, 0, [], (b"", [])
         return [site_pb2.SiteFrame(ready=ready)]
 
     def _objects(self, rows: Array) -> bytes:
@@ -384,6 +400,7 @@ class Job:
         stopped = [self.stopped[start] for start in self.model.starts_at_first]
         return {
             "rounds": self.round,
+            "revision": self.revision,
             "retries": self.model.retries,
             "stopped": stopped,
             "winner": self.starts[0],
