@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -128,13 +128,13 @@ class Peers:
     def add(self, peer: str, public: bytes, certificate: bytes, signature: bytes, pin: str | None) -> None:
         """Check a peer's key share against the pin, and derive the pair key."""
         if pin is None:
-            raise CannotGoOn(f"no pin of {peer}: compare fingerprints first", 6, "peers")
+            raise CannotGoOn(f"no pin of {peer}: compare fingerprints first", 6, "unpinned peer")
         loaded = load_der_x509_certificate(certificate)
         names = loaded.extensions.get_extension_for_class(SubjectAlternativeName).value
         if names.get_values_for_type(UniformResourceIdentifier) != [f"ce://site/{peer}"]:
             raise CannotGoOn(f"the certificate of {peer} has another name", 6, "peer with another name")
         if fingerprint(loaded) != pin:
-            raise CannotGoOn(f"the key of {peer} is not the pinned one", 6, "peers")
+            raise CannotGoOn(f"the key of {peer} is not the pinned one", 6, "changed key of a peer")
         check_signature(loaded, signature, KEY_SHARE, *self.attempt.context, peer.encode(), public)
         try:
             shared = self.private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -154,7 +154,10 @@ class Peers:
 
     def decrypt_job_key(self, nonce: bytes, ciphertext: bytes) -> bytes:
         pair = self.pair_keys[self.attempt.roster[0]]
-        return ChaCha20Poly1305(pair).decrypt(nonce, ciphertext, self._associated(self.site))
+        try:
+            return ChaCha20Poly1305(pair).decrypt(nonce, ciphertext, self._associated(self.site))
+        except InvalidTag:
+            raise CannotGoOn("the encrypted job key cannot be opened") from None
 
 
 # "Digests".

@@ -153,9 +153,10 @@ class Job:
         self.config, self.site = config, config["site"]
         self.attempt = Attempt(offer.job, sha256(offer.definition), offer.epoch, tuple(offer.roster))
         self.definition = json.loads(offer.definition)
-        for key, value in {"name": offer.job, "model": "bce", "privacy": "masked"}.items():
+        require(self.definition["name"] == offer.job, "name: not that of the offer")
+        for key, value, rule in (("model", "bce", "models"), ("privacy", "masked", "weakest_privacy")):
             if self.definition[key] != value:
-                raise CannotGoOn(f"{key}: expected {value}, got {self.definition[key]}", 6, "job")
+                raise CannotGoOn(f"{key}: expected {value}, got {self.definition[key]}", 6, rule)
         require(list(offer.roster) == sorted(self.definition["sites"]), "roster: not the job's sites in order of name")
         require(self.site in offer.roster, "roster: this site is not in it")
         self.secret = bytes.fromhex(Path(config["secret"]).read_text().strip())

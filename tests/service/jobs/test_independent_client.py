@@ -9,6 +9,7 @@ import ast
 import csv
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import unicodedata
@@ -195,6 +196,21 @@ def test_sites_are_aligned_again_when_a_daemon_leaves_out_objects(deployment: De
     simulated = ce.simulate(job, tables, privacy="plain", secrets=SECRETS)
     for site in roster:
         check(deployment, site, job.name, simulated.sites[site])
+
+
+def test_the_independent_site_refuses_a_peer_with_another_key_than_the_pinned_one(deployment: Deployment) -> None:
+    roster = ("north", "south", "west")
+    label_files(deployment.directory, "column", roster, seed=11)
+    pins = deployment.directory / "west" / "other-peers.toml"
+    pins.write_text(
+        re.sub(r'south = "SHA256:.*"', f'south = "SHA256:{"0" * 64}"', (pins.parent / "peers.toml").read_text())
+    )
+    with IndependentSite(deployment, "west", peers=str(pins)) as client:
+        status = deployment.run(ce.Job(name="independent-pins", clusters=3, sites=roster))
+        code, _, errors = client.end()
+    assert (status.state, status.rule) == ("failed", "changed key of a peer")
+    assert code == 6  # docs/exit-codes.md: a rule refused
+    assert errors.startswith("refused: the key of south is not the pinned one\n")
 
 
 def test_a_site_of_another_version_is_refused_by_number_before_anything_is_offered(deployment: Deployment) -> None:
