@@ -50,11 +50,11 @@ def for_sum(terms: float, limit: float) -> int:
 
 def words_of(values: Array, bits: int, limit: float) -> Array:
     require(bool((np.abs(values) <= limit).all()), "a term is larger than the limit of its sum, or not a number")
-    return np.rint(np.ldexp(values, bits)).astype(np.int64)
+    return np.asarray(np.rint(np.ldexp(values, bits)), np.int64)
 
 
 def reals_of(words: Array, bits: int) -> Array:
-    return np.ldexp(words.astype(float), -bits)
+    return np.asarray(np.ldexp(words.astype(float), -bits))
 
 
 def drawn(key: bytes, start: int, column: str, tokens: Iterable[bytes], k: int) -> Array:
@@ -136,7 +136,7 @@ class Bce:
 
     def _count(self, columns: list[Clustering]) -> Array:
         """Labels of each object in these columns."""
-        return np.sum([np.zeros(self.n, np.int64), *(c.labels >= 0 for c in columns)], axis=0, dtype=np.int64)
+        return np.asarray(sum((c.labels >= 0 for c in columns), np.zeros(self.n, np.int64)))
 
     # What a task must bring, and what it asks for.
 
@@ -294,7 +294,7 @@ class Bce:
         labels, alpha = self.counts[self.private], start.alpha[:, None]
         own = log_beta(start.g) - log_beta(alpha) + ((alpha - start.g) * logs).sum(axis=0) + labels * top
         bound += cells + int(words_of(own, bits, 1024 * self.per_object).sum())
-        found = {"global/bound": np.int64(bound), "global/moved": np.int64(start.moved)}
+        found = {"global/bound": np.array(bound), "global/moved": np.array(start.moved)}
         shares = self._shares_of(self.iteration)
         if "mean_log" in shares:
             found["global/mean_log"] = words_of(logs, self.bits["mean_log"], 132).sum(axis=1)

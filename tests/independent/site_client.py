@@ -154,9 +154,9 @@ class Job:
         self.attempt = Attempt(offer.job, sha256(offer.definition), offer.epoch, tuple(offer.roster))
         self.definition = json.loads(offer.definition)
         require(self.definition["name"] == offer.job, "name: not that of the offer")
-        for key, value, rule in (("model", "bce", "models"), ("privacy", "masked", "weakest_privacy")):
-            if self.definition[key] != value:
-                raise CannotGoOn(f"{key}: expected {value}, got {self.definition[key]}", 6, rule)
+        for wish, value, rule in (("model", "bce", "models"), ("privacy", "masked", "weakest_privacy")):
+            if self.definition[wish] != value:
+                raise CannotGoOn(f"{wish}: expected {value}, got {self.definition[wish]}", 6, rule)
         require(list(offer.roster) == sorted(self.definition["sites"]), "roster: not the job's sites in order of name")
         require(self.site in offer.roster, "roster: this site is not in it")
         self.secret = bytes.fromhex(Path(config["secret"]).read_text().strip())
@@ -169,7 +169,7 @@ class Job:
         self.peers.certificates[self.site] = self.certificate
         self.inbox = Inbox()
         self.step, self.round, self.iteration, self.starts = "", 0, 0, list[int]()
-        self.aligned = b""  # the alignment that holds
+        self.aligned, self.revision = b"", -1  # the alignment that holds
         self.stopped: dict[int, int] = {}  # rounds in which starts stopped
         self.answered: tuple[bytes, list[site_pb2.SiteFrame]] = (b"", [])
 
@@ -177,8 +177,8 @@ class Job:
         first, *more = chunked(arrays)
         message.chunks.CopyFrom(first)
         frames = [site_pb2.SiteFrame(**{kind: message})]
-        about = {"job": self.attempt.job, "epoch": self.attempt.epoch}
-        return frames + [site_pb2.SiteFrame(more=site_pb2.More(**about, chunks=chunks)) for chunks in more]
+        job, epoch = self.attempt.job, self.attempt.epoch
+        return frames + [site_pb2.SiteFrame(more=site_pb2.More(job=job, epoch=epoch, chunks=part)) for part in more]
 
     # Keys.
 
@@ -206,9 +206,9 @@ class Job:
             return []  # the job key comes from the first site
         job_key = hkdf(self.secret, b"ce job key", self.attempt.job.encode())
         keys = site_pb2.EncryptedKeys(job=self.attempt.job, epoch=self.attempt.epoch)
-        for peer in others:
-            nonce, ciphertext = self.peers.encrypt_job_key(job_key, peer)
-            keys.keys.add(job=keys.job, epoch=keys.epoch, site=peer, nonce=nonce, ciphertext=ciphertext)
+        for site in others:
+            nonce, ciphertext = self.peers.encrypt_job_key(job_key, site)
+            keys.keys.add(job=keys.job, epoch=keys.epoch, site=site, nonce=nonce, ciphertext=ciphertext)
         return [site_pb2.SiteFrame(encrypted_keys=keys), *self._enrol(job_key)]
 
     def take_encrypted_key(self, message: site_pb2.EncryptedKey) -> list[site_pb2.SiteFrame]:
@@ -256,14 +256,14 @@ class Job:
         if known == self.aligned:  # again, after a broken stream
             return [site_pb2.SiteFrame(ready=ready)]
         require(self.step in ("", "open", "counts"), "alignment: comes after more than counts was answered")
+        require(message.revision > self.revision, f"revision: expected more than {self.revision}")
         summaries = self._check_enrolments(message)
         blocks = {b.index: (tuple(b.members), arrays[f"rows/{b.index}"]) for b in message.blocks}
         self._check_blocks(message, blocks)
         self._check_columns(message)
         shared = {b: members for b, (members, _) in blocks.items() if len(members) > 1}
         columns = [self._clustering(view) for view in message.columns]
-        own = {site for c in columns if c.shared for site in c.holders}
-        if any(own & set(members) for members in shared.values()):
+        if shared and any(c.shared for c in columns):
             require(message.needs_two_exchanges, "needs_two_exchanges: expected true")
         if any(members != self.attempt.roster for members in shared.values()):
             require(not message.shared_by_all, "shared_by_all: expected false")
@@ -322,7 +322,7 @@ class Job:
         for e in message.enrolments:
             for c in e.columns:
                 holders.setdefault(c.name, []).append((e.site, c))
-        kinds = {name: claims[0][1].kind for name, claims in holders.items()}
+        kinds = {name: int(claims[0][1].kind) for name, claims in holders.items()}
         require(message.sizes.clusterings == list(kinds.values()).count(1), "sizes: clusterings")
         require(message.sizes.classifiers == list(kinds.values()).count(2), "sizes: classifiers")
         counts = [[c.categories for _, c in claims] for name, claims in holders.items() if kinds[name] == 1]
