@@ -1,8 +1,8 @@
 """What a daemon counts: declared once, then counted, shown to Prometheus and documented.
 
-Each daemon has a class of metrics, made from one `MetricsRegistry`. A label only tells how many of a kind there were: its
-name is one of `LABELS`, and a value that another party has chosen (a rule, for example) is looked up in a list before it
-becomes one. So no metric can hold the name of a job, an object or a site, nor a label of anybody's data.
+Each daemon has a class of metrics, made from one `MetricsRegistry`. A label only tells how many of a kind there were:
+its name is one of `LABELS`, and a value that another party has chosen (a rule, for example) is looked up in a list
+before it becomes one. So no metric can hold the name of a job, an object or a site, nor a label of anybody's data.
 """
 
 from __future__ import annotations

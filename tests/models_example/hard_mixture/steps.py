@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from ce.steps.tables import SmoothedTables
+from ce.steps.smoothed_beta import SmoothedBeta
 
 from ce.job import Job
 from ce.kernels.cells import TileCells, count_sums, lookup_sums
@@ -25,7 +25,7 @@ from ce.steps.model import CELL_BOUND, AuditHints, GlobalDecision, Model, Openin
 LOG_ZERO = -800.0
 
 
-class HardMixtureSteps(SmoothedTables):  # which has the column step and the prior of beta
+class HardMixtureSteps(SmoothedBeta):  # which has the column step and the prior of beta
     phases = 2
     broadcast = ("weights",)
     cell_terms = (LOG_ZERO, 0.0)
@@ -63,7 +63,7 @@ class HardMixtureSteps(SmoothedTables):  # which has the column step and the pri
         flat = np.full((self.n_starts, self.k, n), 1.0 / self.k)
         return {"chosen": flat, "log_likelihood": np.zeros((self.n_starts, 1, n))}
 
-    # The four steps; the column step is that of `SmoothedTables`.
+    # The four steps; the column step is that of `SmoothedBeta`.
 
     def message(self, state: State) -> Reals:
         return state["chosen"]

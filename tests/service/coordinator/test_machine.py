@@ -249,17 +249,17 @@ def test_questions_about_jobs_that_are_not(sit: Callable[..., FrameByFrame]) -> 
 
 def test_a_hello_must_be_the_certificates(sit: Callable[..., FrameByFrame]) -> None:
     machine = sit().machine
-    hello = pb.Hello(site="east", protocol=1, instance=bytes(16))
+    hello = pb.Hello(site="east", protocol=PROTOCOL, instance=bytes(16))
     with pytest.raises(NotAllowed, match="site north"):
         machine.connected(1, "north", FINGERPRINT, hello, 0.0)
-    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 1"):
+    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 2"):
         machine.connected(1, "east", FINGERPRINT, pb.Hello(site="east", protocol=7, instance=bytes(16)), 0.0)
     assert machine.connections == {}
 
 
 def test_the_newest_stream_of_a_site_counts(sit: Callable[..., FrameByFrame]) -> None:
     machine = sit().machine
-    hello = pb.Hello(site="east", protocol=1, instance=bytes(16))
+    hello = pb.Hello(site="east", protocol=PROTOCOL, instance=bytes(16))
     machine.connected(1, "east", FINGERPRINT, hello, 0.0)
     steps = machine.connected(2, "east", FINGERPRINT, hello, 1.0)
     assert [step.session for step in steps if isinstance(step, Close)] == [1]
@@ -310,7 +310,7 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
     assert reports["masked"] == reports["plain"] | {"privacy": "masked"}
     of_the_job = ("job", "model", "privacy", "layout", "objects", "sites", "columns", "exchanges", "bytes")
     assert tuple(reports["blind"]) == of_the_job
-    assert {"bound_path", "parameters", "tables", "sizes"} <= set(reports["masked"])
+    assert {"bound_path", "parameters", "beta", "sizes"} <= set(reports["masked"])
     # Opening, counts, iterations, and the bound of what they ended with; blind: keys, shares and decisions, too.
     assert reports["masked"]["exchanges"] == reports["masked"]["iterations"] + 3
     assert reports["blind"]["exchanges"] > reports["masked"]["exchanges"]
