@@ -86,6 +86,10 @@ RULES = {
         "Two sites give a column the same name but not the same kind of labels.",
         "write them alike, or rename the column at one: [concepts.md](concepts.md)",
     ),
+    "feature of a site": Rule(
+        "The software of a site leaves out what the job needs: it takes no part in blind jobs.",
+        '`privacy = "masked"`, or a job without the site',
+    ),
     "largest_state": Rule(
         "The job needs more memory than the site gives it (`client.toml`).",
         "fewer restarts or clusters; [capacity.md](capacity.md) says how much a job takes",

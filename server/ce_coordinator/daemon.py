@@ -99,7 +99,7 @@ def raise_open_files() -> None:
 
 
 async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] = lambda port: None) -> None:
-    """Serve until SIGTERM or SIGINT. `on_ready` is called with the port."""
+    """Serve until SIGTERM or SIGINT. `on_ready` is called with the port. The caller logs that it has stopped."""
     raise_open_files()
     name, credentials = open_credentials(settings)
     access = Authorisation(DenyList(settings.denied))
@@ -135,9 +135,21 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
         await runner.stop(Unreachable("the coordinator is stopping: connect again"))
         await server.stop(GRACE_S)
         await metrics_server.close()
+        await _end_calls()
     finally:
         store.close()
-    log.info("stopped")
+
+
+async def _end_calls() -> None:
+    """Wait for the handlers of calls that were cut off, at most GRACE_S seconds.
+
+    A gRPC server that has stopped has ended its calls, but not their handlers. A handler that is left when the event
+    loop ends is cancelled, and gRPC then writes a traceback.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_S):
+            while left := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(left)
 
 
 def _health(runner: Runner) -> tuple[bool, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from ce import __version__
-from ce.errors import CeError, MessageError, Unreachable
+from ce.errors import CeError, MessageError, Unreachable, VersionMismatch
 from ce.transport.byte_counters import Count, CountedChannel
 from ce.transport.call_errors import explain
 from ce.transport.frames import PROTOCOL
@@ -116,6 +116,11 @@ async def say_hello(call: Any, address: str, hello: pb.Hello, dial_s: float = WE
         raise await ended(call, address)
     if (kind := frame.WhichOneof("frame")) != "welcome":
         raise MessageError(f"frame: expected welcome first, got {kind}")
+    if frame.welcome.protocol != PROTOCOL:
+        raise VersionMismatch(
+            f"the coordinator at {address} speaks version {frame.welcome.protocol} of the protocol, this site version "
+            f"{PROTOCOL}: install the same release at both ends"
+        )
     return frame.welcome  # type: ignore[no-any-return]
 
 

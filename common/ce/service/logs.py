@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import faulthandler
 import fcntl
+import gc
 import json
 import logging
 import math
@@ -299,6 +300,7 @@ class NativeStderr:
         if self._original.closed:
             return
         atexit.unregister(self.close)
+        gc.collect()  # gRPC's threads may write until its last object is collected
         os.dup2(self._original.fileno(), 2)
         os.close(self._end)
         for thread in self._threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +20,8 @@ from ce.service.logs import configure, relay_native_stderr
 from ce_coordinator.cli.options import config_option, read_config
 from ce_coordinator.config import CoordinatorSettings
 from ce_coordinator.store.sqlite import SqliteStore
+
+log = logging.getLogger("ce_coordinator")
 
 #: `check` reports certificates that expire within this time.
 RENEW = timedelta(days=30)
@@ -47,6 +50,7 @@ def serve(config: Path, log_level: str | None, format_: str | None) -> None:
 
     with relay_native_stderr():
         asyncio.run(run(settings))
+    log.info("stopped")  # after the relay has passed on every line that the C library wrote before
 
 
 @click.command(short_help="Check whether the coordinator could run.")

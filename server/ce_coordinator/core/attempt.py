@@ -8,7 +8,7 @@ comes next.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,11 @@ from ce_coordinator.core.instructions import (
     Note,
     SaveCheckpoint,
     Send,
-    Session,
 )
 from ce_coordinator.core.limits import JobSettings
 from ce_coordinator.core.report import operator_report
+from ce_coordinator.core.site_directory import SiteDirectory
+from ce_proto.v1 import site_pb2 as pb
 
 #: Alignments of one attempt: each leaves out what fell below a minimum in the one before.
 MOST_REVISIONS = 20
@@ -68,10 +69,9 @@ class JobAttempt:
         job: Job,
         model: Model,
         settings: JobSettings,
-        sessions: Mapping[str, Session],
+        directory: SiteDirectory,
         now: float,
     ) -> None:
-        """`sessions`: of all connected sites, by name."""
         self.trace = Trace()
         self.setup = AttemptSetup(attempt, model.uses_votes, settings.limits)
         self.rounds: AttemptRounds | None = None
@@ -79,7 +79,7 @@ class JobAttempt:
         self._job = job
         self._model = model
         self._settings = settings
-        self._sessions = sessions
+        self._directory = directory
         self._schedule = CheckpointSchedule(settings.checkpoint_interval, now)
         self._exchange_times: deque[tuple[float, int]] = deque(maxlen=MOST_EXCHANGE_TIMES)
 
@@ -93,7 +93,13 @@ class JobAttempt:
     @property
     def checkpoint_pending(self) -> bool:
         """Whether a requested checkpoint is not yet at all sites."""
-        return self.rounds is not None and self._schedule.pending
+        return self.rounds is not None and self._with_checkpoints and self._schedule.pending
+
+    @property
+    def _with_checkpoints(self) -> bool:
+        """False if the software of a site writes none: then no site is asked for one."""
+        lacks = (self._directory.lacks.get(site, ()) for site in self._attempt.roster)
+        return not any(pb.FEATURE_CHECKPOINTS in features for features in lacks)
 
     def exchanges_per_s(self, now: float) -> float:
         # The last two stay, however old they are: exchanges that take longer than the window have a rate, too.
@@ -191,7 +197,7 @@ class JobAttempt:
                 return [changed]
             case _:
                 raise MessageError(f"{kind}: comes before the sites are aligned")
-        return [*(self._send(to, [frame]) for to, frame in relayed if to in self._sessions), changed]
+        return [*(self._send(to, [frame]) for to, frame in relayed if to in self._directory.sessions), changed]
 
     def _received_in_rounds(
         self, rounds: AttemptRounds, site: str, kind: str, message: Any, now: float
@@ -239,7 +245,11 @@ class JobAttempt:
             return [self._align(), Changed(self._job.name)]
         rounds.begin_computing()
         if rounds.begun:
-            return [self._compute(rounds, rounds.advance(self._schedule.due(now, rounds.exchanges)))]
+            return [
+                self._compute(
+                    rounds, rounds.advance(self._with_checkpoints and self._schedule.due(now, rounds.exchanges))
+                )
+            ]
         if rounds.common_checkpoints:
             job, epoch, context = self._job.name, self._attempt.epoch, rounds.checkpoint_context
             return [LoadCheckpoint(job, epoch, context, rounds.common_checkpoints)]
@@ -272,8 +282,8 @@ class JobAttempt:
         return notes
 
     def _send(self, site: str, frames: Iterable[Frame]) -> Send:
-        return Send(self._sessions[site], frames, self._job.name)
+        return Send(self._directory.sessions[site], frames, self._job.name)
 
     @property
     def _connected(self) -> list[str]:
-        return [site for site in self._attempt.roster if site in self._sessions]
+        return [site for site in self._attempt.roster if site in self._directory.sessions]

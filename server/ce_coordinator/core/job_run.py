@@ -11,7 +11,7 @@ site that does not answer, and then from the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -32,10 +32,10 @@ from ce_coordinator.core.instructions import (
     RemoveCheckpoints,
     SaveJob,
     Send,
-    Session,
 )
 from ce_coordinator.core.limits import JobSettings
 from ce_coordinator.core.records import JobRecord, JobState
+from ce_coordinator.core.site_directory import SiteDirectory
 from ce_proto.v1 import site_pb2 as pb
 
 #: A site that sends a message that it must not send is disconnected and may reconnect; this often, then the job fails.
@@ -47,14 +47,14 @@ FEWEST_SITES = 2
 class JobRun:
     """A job that runs. Every method is an event and returns instructions."""
 
-    def __init__(self, record: JobRecord, settings: JobSettings, sessions: Mapping[str, Session]) -> None:
-        """`sessions`: of all connected sites, by name; the machine changes it."""
+    def __init__(self, record: JobRecord, settings: JobSettings, directory: SiteDirectory) -> None:
+        """`directory`: of all sites; the machine changes it."""
         self.record = record
         self.job = Job.from_definition(record.definition)
         self.attempt: JobAttempt | None = None
         self._model, _ = model_without_labels(self.job)
         self._settings = settings
-        self._sessions = sessions
+        self._directory = directory
         self._waits_since = record.changed_at
         self._strikes: dict[str, int] = {}
 
@@ -101,13 +101,25 @@ class JobRun:
         """Whether a requested checkpoint is not yet at all sites."""
         return self.attempt is not None and self.attempt.checkpoint_pending
 
+    def _missing_feature(self, *sites: str) -> Refused | None:
+        """Why a site cannot take part: its software leaves out what the job needs."""
+        if self.job.privacy != "blind":
+            return None
+        lacking = [site for site in sites if pb.FEATURE_BLIND in self._directory.lacks.get(site, ())]
+        if not lacking:
+            return None
+        sentence = f"the software of {', '.join(lacking)} takes no part in blind jobs"
+        return Refused("feature of a site", f'{sentence}: submit the job with privacy = "masked", or without the site')
+
     # Events.
 
     def begin(self, now: float) -> list[Instruction]:
         """Start an attempt: the first, or the next one."""
+        if (refused := self._missing_feature(*self.roster)) is not None:
+            return self.fail(refused, now)
         epoch = self.epoch + 1
         attempt = Attempt(self.job.name, self.record.definition, epoch, self.roster)
-        self.attempt = JobAttempt(attempt, self.job, self._model, self._settings, self._sessions, now)
+        self.attempt = JobAttempt(attempt, self.job, self._model, self._settings, self._directory, now)
         self._waits_since = now
         return [*self._save("enrolling", now, epoch=epoch), *self.attempt.offer()]
 
@@ -120,6 +132,8 @@ class JobRun:
         """A site of the roster has opened a stream; `held_epoch`: the attempt at this job that it has state of."""
         if self.attempt is None:
             return []
+        if (refused := self._missing_feature(site)) is not None:
+            return self.fail(refused, now)
         if held_epoch == self.epoch or not self.attempt.setup.has_begun(site):
             return self.attempt.reconnected(site)
         if self.epoch >= self._settings.limits.attempts_per_job:
@@ -233,7 +247,7 @@ class JobRun:
         note = Note("warning", "job goes on without a site", {"job": self.job.name, "site": ", ".join(absent)})
         self.record = replace(self.record, left_behind=(*self.record.left_behind, *absent))
         frame = left_behind_frame(self.record)
-        announced = [self._send(site, [frame]) for site in absent if site in self._sessions]
+        announced = [self._send(site, [frame]) for site in absent if site in self._directory.sessions]
         saved, *begun = self.begin(now)
         return [saved, note, *announced, *begun]
 
@@ -251,7 +265,7 @@ class JobRun:
         note = Note("warning", "message refused", {"job": self.job.name, "site": site, "reason": str(error)})
         if self._strikes[site] >= STRIKES:
             return [note, *self.fail(MessageError(f"{sentence} ({STRIKES} times)"), now)]
-        return [note, Close(self._sessions[site], error)]
+        return [note, Close(self._directory.sessions[site], error)]
 
     def _enter(self, state: JobState, now: float) -> list[Instruction]:
         """Save the state, unless the job is in it already."""
@@ -270,10 +284,10 @@ class JobRun:
 
     def _announce_end(self) -> list[Instruction]:
         frame = ended_frame(self.record)
-        return [self._send(site, [frame]) for site in self.roster if site in self._sessions]
+        return [self._send(site, [frame]) for site in self.roster if site in self._directory.sessions]
 
     def _send(self, site: str, frames: Iterable[Frame]) -> Send:
-        return Send(self._sessions[site], frames, self.job.name)
+        return Send(self._directory.sessions[site], frames, self.job.name)
 
 
 def ended_frame(record: JobRecord) -> pb.CoordinatorFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,11 @@ from ce.errors import (
 from ce.identity.names import check_name
 from ce.job import Job
 from ce.models.registry import model_without_labels
-from ce_coordinator.core.instructions import Instruction, Note, RemoveCheckpoints, SaveJob, Session
+from ce_coordinator.core.instructions import Instruction, Note, RemoveCheckpoints, SaveJob
 from ce_coordinator.core.job_run import JobRun
 from ce_coordinator.core.limits import JobSettings
 from ce_coordinator.core.records import JobRecord
+from ce_coordinator.core.site_directory import SiteDirectory
 
 #: From a job's name to its record with the result.
 Archive = Callable[[str], JobRecord | None]
@@ -40,12 +41,12 @@ class Jobs:
         self,
         records: Iterable[JobRecord],
         settings: JobSettings,
-        sessions: Mapping[str, Session],
+        directory: SiteDirectory,
         archive: Archive | None,
     ) -> None:
         self._archive = archive
         self._settings = settings
-        self._sessions = sessions
+        self._directory = directory
         self._store_works = True
         self.records: dict[str, JobRecord] = {record.name: self._without_result(record) for record in records}
         self.runs: dict[str, JobRun] = {}
@@ -133,7 +134,7 @@ class Jobs:
         if name in self.runs:
             return self._after(self.runs[name].cancel(operator, now), now)
         self.line.remove(record)
-        run = JobRun(record, self._settings, self._sessions)
+        run = JobRun(record, self._settings, self._directory)
         steps = run.cancel(operator, now)
         self.records[name] = run.record
         return steps
@@ -209,7 +210,7 @@ class Jobs:
         steps: list[Instruction] = []
         while self._store_works and self.line and len(self.runs) < self._settings.limits.jobs_at_once:
             record = self.line.popleft()
-            run = self.runs[record.name] = JobRun(record, self._settings, self._sessions)
+            run = self.runs[record.name] = JobRun(record, self._settings, self._directory)
             steps += run.begin(now)
             self.records[record.name] = run.record
         return steps

@@ -21,7 +21,7 @@ from ce_coordinator.core.job_run import JobRun, not_running_frame
 from ce_coordinator.core.jobs import Archive, Jobs
 from ce_coordinator.core.limits import JobSettings, Limits
 from ce_coordinator.core.records import JobRecord, JobState, SiteRecord
-from ce_coordinator.core.site_directory import Connection, SiteDirectory
+from ce_coordinator.core.site_directory import Connection, SiteDirectory, read_lacks
 from ce_proto.v1 import site_pb2 as pb
 
 _INSTANCE_SIZE = 16
@@ -57,7 +57,7 @@ class Machine:
         self.limits = limits
         self.directory = SiteDirectory(sites)
         settings = JobSettings(limits, min_cluster, checkpoint_interval or CheckpointInterval())
-        self.jobs = Jobs(jobs, settings, self.directory.sessions, archive)
+        self.jobs = Jobs(jobs, settings, self.directory, archive)
         self.draining = False
         self._software = software
 
@@ -162,7 +162,8 @@ class Machine:
     ) -> list[Instruction]:
         """A site has sent Hello; `site` and `fingerprint` are those of its certificate."""
         welcome = self.probed(site, hello, now)
-        steps = self.directory.connect(session, site, fingerprint, _printable(hello.software[:50]), now)
+        software, lacks = _printable(hello.software[:50]), read_lacks(hello)
+        steps = self.directory.connect(session, site, fingerprint, software, lacks, now)
         steps += [
             Note("info", "site connected", {"site": site, "fingerprint": fingerprint}),
             Send(session, [welcome]),
@@ -188,6 +189,7 @@ class Machine:
                 f"hello: expected an instance of {_INSTANCE_SIZE} bytes and at most {MOST_HELD:,} jobs in held, "
                 f"got {len(hello.instance):,} and {len(hello.held):,}"
             )
+        read_lacks(hello)
         welcome = pb.Welcome(coordinator=self.name, protocol=PROTOCOL, software=self._software, time_s=now)
         return pb.CoordinatorFrame(welcome=welcome)
 

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ce.errors import Replaced
+from ce.errors import MessageError, Replaced
 from ce_coordinator.core.instructions import Close, Instruction, SaveSite, Session
 from ce_coordinator.core.records import SiteRecord
+from ce_proto.v1 import site_pb2 as pb
 
 #: Minimum seconds between writes of a site's last_seen: a site that reconnects all the time must not fill the disk.
 SEEN_S = 60.0
+
+
+#: What an implementation of a site may leave out.
+FEATURES = frozenset((pb.FEATURE_CHECKPOINTS, pb.FEATURE_BLIND, pb.FEATURE_SOFT_LABELS))
+
+
+def read_lacks(hello: pb.Hello) -> frozenset[int]:
+    """The features that a site leaves out. Raises MessageError for one that this version does not know."""
+    lacks = frozenset(map(int, hello.lacks))
+    if unknown := lacks - FEATURES:
+        raise MessageError(f"lacks: expected features from 1 to {max(FEATURES)}, got {min(unknown)}")
+    return lacks
 
 
 @dataclass
@@ -33,6 +46,7 @@ class SiteDirectory:
         self.connections: dict[str, Connection] = {}  # by site
         self.sessions: dict[str, Session] = {}  # by site
         self.by_session: dict[Session, Connection] = {}
+        self.lacks: dict[str, frozenset[int]] = {}  # by site: features that it leaves out, as its last Hello said
         self._written: dict[str, SiteRecord] = {}  # as the store has them, since this process began
 
     def add_issued(self, fingerprints: Mapping[str, str]) -> None:
@@ -40,8 +54,11 @@ class SiteDirectory:
         for name, fingerprint in fingerprints.items():
             self.records.setdefault(name, SiteRecord(name, fingerprint, 0.0, 0.0))
 
-    def connect(self, session: Session, site: str, fingerprint: str, software: str, now: float) -> list[Instruction]:
+    def connect(
+        self, session: Session, site: str, fingerprint: str, software: str, lacks: frozenset[int], now: float
+    ) -> list[Instruction]:
         """A site has opened a stream, which replaces one that it had."""
+        self.lacks[site] = lacks
         closed: list[Instruction] = []
         former = self.connections.get(site)
         if former is not None:

@@ -113,7 +113,7 @@ class Runner:
         self._working: set[asyncio.Task[None]] = set()
         # Wall time that never jumps: no deadline must pass because the system clock was set.
         self._begin = time.time() - time.monotonic()
-        self._stopped = False
+        self._stopped: CeError | None = None  # why all streams were closed
 
     def now(self) -> float:
         return self._begin + time.monotonic()
@@ -137,7 +137,7 @@ class Runner:
     async def stop(self, reason: CeError) -> None:
         """Close every stream and cancel the timer; running jobs begin another attempt with the next start."""
         self._save_again()
-        self._stopped = True
+        self._stopped = reason
         if self._timer is not None:
             self._timer.cancel()
         for stream in self._streams.values():
@@ -150,6 +150,8 @@ class Runner:
 
     def opened(self, session: Session) -> Outgoing:
         stream = self._streams[session] = Outgoing(self.machine.limits.messages_waiting)
+        if self._stopped is not None:
+            stream.close(self._stopped)
         return stream
 
     def ended(self, session: Session, reason: str) -> None:

@@ -81,10 +81,12 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
             # gRPC for Python loses the status of a stream that is ended while it writes, and the site would wait for
             # ever on a stream that is not served: a frame that is being written is waited for.
             stream.ending = True
-            if stream.writing:
-                await asyncio.wait({writing}, timeout=LAST_FRAME_S)
-            writing.cancel()
-            await asyncio.gather(reading, writing, return_exceptions=True)
+            try:
+                if stream.writing:
+                    await asyncio.wait({writing}, timeout=LAST_FRAME_S)
+            finally:  # also when gRPC cancels this handler meanwhile
+                writing.cancel()
+                await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _read(self, session: int, caller: Caller, context: Any) -> str:
         while (frame := await read_frame(context)) is not grpc.aio.EOF:

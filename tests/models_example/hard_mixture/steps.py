@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from ce.steps.smoothed_beta import SmoothedBeta
 
 from ce.job import Job
 from ce.kernels.cells import TileCells, count_sums, lookup_sums
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import CELL_BOUND, AuditHints, GlobalDecision, Model, Opening, Sizes, State, bound_scales
+from ce.steps.smoothed_beta import SmoothedBeta
 
 #: Stands for ln 0: sums must be finite.
 LOG_ZERO = -800.0

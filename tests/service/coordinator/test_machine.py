@@ -18,6 +18,7 @@ from ce.errors import (
     ConfigError,
     InputError,
     LimitReached,
+    MessageError,
     NotAllowed,
     NotDone,
     UnknownJob,
@@ -25,9 +26,11 @@ from ce.errors import (
 )
 from ce.job import PRIVACY
 from ce.testing import FrameByFrame, make_sites, write_labels
+from ce.transport.frames import PROTOCOL
 from ce_client.state.attempt_history import AttemptHistory
 from ce_coordinator.core.attempt import JobAttempt
 from ce_coordinator.core.attempt_rounds import AttemptRounds
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.instructions import Close, SaveJob, Send
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
@@ -58,7 +61,7 @@ def _sit(tmp_path: Path) -> Callable[..., FrameByFrame]:
             paths[site], ce.LabelTable.from_arrays(columns[rows], ids=[f"o{i}" for i in range(30)][rows], columns=names)
         )
     settings = make_sites(tmp_path, paths)
-    return lambda limits=None: FrameByFrame(settings, limits)
+    return lambda limits=None, interval=None: FrameByFrame(settings, limits, interval)
 
 
 @pytest.mark.parametrize("privacy", PRIVACY)
@@ -379,3 +382,59 @@ def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit:
     assert [*one, *other] == []
     del one, other
     assert not rounds._frames
+
+
+def hello_of(site: str, *lacks: pb.Feature) -> pb.Hello:
+    return pb.Hello(site=site, protocol=PROTOCOL, instance=bytes(16), lacks=lacks)
+
+
+def test_a_blind_job_fails_before_anybody_enrols_if_the_software_of_a_site_leaves_blind_out(
+    sit: Callable[..., FrameByFrame],
+) -> None:
+    table = sit()
+    table.connect()
+    table.machine.directory.lacks["east"] = frozenset({pb.FEATURE_BLIND})
+    table.submit(job(privacy="blind").definition())
+    record = table.store.job("job")
+    assert record is not None
+    assert (record.state, record.rule) == ("failed", "feature of a site")
+    assert "east takes no part in blind jobs" in record.reason
+    sent = [pb.CoordinatorFrame.FromString(frame) for frames in table.down.values() for frame in frames]
+    assert not any(frame.WhichOneof("frame") == "offer" for frame in sent)
+
+
+def test_a_blind_job_that_waits_for_a_site_fails_when_that_connects_and_leaves_blind_out(
+    sit: Callable[..., FrameByFrame],
+) -> None:
+    table = sit()
+    table.connect("north", "west")
+    table.submit(job(privacy="blind").definition())
+    steps = table.machine.connected(99, "east", FINGERPRINT, hello_of("east", pb.FEATURE_BLIND), table.now)
+    [record] = [step.record for step in steps if isinstance(step, SaveJob)]
+    assert (record.state, record.rule) == ("failed", "feature of a site")
+
+
+@pytest.mark.parametrize("lacks", [(), (pb.FEATURE_CHECKPOINTS,)])
+def test_no_site_is_asked_for_a_checkpoint_if_the_software_of_one_writes_none(
+    sit: Callable[..., FrameByFrame], lacks: tuple[pb.Feature, ...]
+) -> None:
+    table = sit(interval=CheckpointInterval(every_s=0, every_exchanges=1))
+    table.connect()
+    table.machine.directory.lacks["west"] = frozenset(map(int, lacks))
+    table.submit(job().definition())
+    asked = []
+    while table.step():
+        for frames in table.down.values():
+            tasks = (pb.CoordinatorFrame.FromString(frame) for frame in frames)
+            asked += [frame.task.checkpoint for frame in tasks if frame.WhichOneof("frame") == "task"]
+    record = table.store.job("job")
+    assert record is not None
+    assert record.state == "done"
+    assert any(asked) == (not lacks)
+
+
+def test_a_feature_that_nobody_knows_is_refused(sit: Callable[..., FrameByFrame]) -> None:
+    for number in (0, 99):
+        hello = hello_of("east", number)  # type: ignore[arg-type]
+        with pytest.raises(MessageError, match="lacks: expected features from 1 to 3"):
+            sit().machine.connected(1, "east", FINGERPRINT, hello, 0.0)

@@ -345,6 +345,25 @@ def test_closing_leads_back_even_while_a_child_holds_the_pipe(capfd: pytest.Capt
     assert (threading.active_count(), descriptors(), sys.stderr) == before
 
 
+class LastWords:
+    """Writes when it is collected, and only the collector ends it: it refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        os.write(2, b"last words\n")
+
+
+@pytest.mark.usefixtures("_no_faulthandler")
+def test_what_is_written_by_something_that_only_waits_to_be_collected_is_relayed() -> None:
+    """As gRPC is, after calls that were cut off: it ends, and may write so, with the last object that refers to it."""
+    lines: list[str] = []
+    with relay_native_stderr(lines.append):
+        LastWords()
+    assert lines == ["last words"]
+
+
 DAEMON = f"""
 import faulthandler, logging, os, sys
 from ce.service.logs import configure, fields, relay_native_stderr
