@@ -682,6 +682,30 @@ def test_a_site_refuses_tasks_that_do_not_fit() -> None:
             sites[name].answer(lie)
 
 
+def test_a_site_refuses_a_list_of_arrays_that_is_not_the_one_it_computes() -> None:
+    """By the name of the array, with what was expected and what was got."""
+    home, sites = _job()
+    for _ in ("open", "counts"):
+        _complete(home, sites)
+    site, task = next(iter(home.tasks().items()))
+    name = next(name for name in task.asked if name.startswith("block"))
+    spec = task.asked[name]
+    finer, wider = (spec.shape, spec.fraction_bits + 1), ((*spec.shape[:-1], spec.shape[-1] + 1), spec.fraction_bits)
+    rest = {other: known for other, known in task.asked.items() if other != name}
+    for asked, says in (
+        (
+            {**rest, name: ArraySpec(*finer)},
+            f"asked: {name}: expected shape .* with {spec.fraction_bits} .*, got shape",
+        ),
+        ({**rest, name: ArraySpec(*wider)}, f"asked: {name}: expected shape .*, got shape"),
+        (rest, f"asked: expected {name}, shape .*; the task does not ask for it"),
+        ({**task.asked, "global/labels": ArraySpec((1,))}, "asked: 1 arrays that this step does not have"),
+    ):
+        with pytest.raises(MessageError, match=says):
+            sites[site].answer(replace(task, asked=asked))
+    sites[site].answer(task)
+
+
 def test_two_phase_models_take_the_same_care() -> None:
     home, sites = _job(Mixture(2, n_init=1, max_iter=3, tol=0))
     steps = []

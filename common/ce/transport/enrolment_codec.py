@@ -6,7 +6,7 @@ own matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,11 +121,8 @@ def read_claims(claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
     return tuple(columns.values())
 
 
-def read_pseudonyms(arrays: Mapping[str, Array], objects: int) -> NDArray[np.void]:
+def read_pseudonyms(tokens: Array, objects: int) -> NDArray[np.void]:
     """(objects,) all different."""
-    if list(arrays) != [PSEUDONYMS]:
-        raise MessageError(f"enrolment: expected the one array {PSEUDONYMS}")
-    tokens = arrays[PSEUDONYMS]
     if tokens.dtype != np.uint8 or tokens.shape != (objects, TOKEN_SIZE):
         raise MessageError(f"{PSEUDONYMS}: expected {TOKEN_SIZE} bytes for each of {objects:,} objects")
     found = tokens.view(f"V{TOKEN_SIZE}").reshape(-1)

@@ -19,7 +19,7 @@ from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import KEY_SIZE, KeyShare, check_enrolment, check_key_share
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary
 from ce.transport.array_chunks import Collector
-from ce.transport.enrolment_codec import read_claims, read_pseudonyms
+from ce.transport.enrolment_codec import PSEUDONYMS, read_claims, read_pseudonyms
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -177,7 +177,9 @@ class AttemptSetup:
         known = self.signed.get(site)
         if known is not None and arriving.header.revision <= known[0].revision:
             return False  # repeated
-        objects = read_pseudonyms(arriving.collector.arrays, arriving.header.objects)
+        if list(arriving.collector.fraction_bits) != [PSEUDONYMS]:
+            raise MessageError(f"enrolment: expected the one array {PSEUDONYMS}")
+        objects = read_pseudonyms(arriving.collector.arrays[PSEUDONYMS], arriving.header.objects)
         enrolment = Enrolment(objects, arriving.columns)
         summary = enrolment.summary(arriving.header.revision)
         if arriving.header.pseudonym_digest != summary.pseudonym_digest:

@@ -138,7 +138,7 @@ def secrets_of(directory: Path, jobs: Iterable[str]) -> list[bytes]:
     found = list(SECRETS.values())
     for name in jobs:
         key = job_key(SECRETS[FIRST], name)
-        found += [key, *(SecretStarts.of(own, key, name).own_key for own in SECRETS.values())]
+        found += [key, *(SecretStarts.of(own, key, name).site_key for own in SECRETS.values())]
     files = [directory / site / "site.key" for site in SITES]
     found += [read_key(path).private_numbers().private_value.to_bytes(32, "big") for path in files]
     written = [path.read_bytes().splitlines()[1] for path in files]
@@ -532,7 +532,7 @@ def after_keys(name: str = "north") -> Any:
 
 
 def a_cover() -> MaskBinding:
-    cover: MaskBinding = at_a_site("masked")[0]._cover
+    cover: MaskBinding = at_a_site("masked")[0]._masks
     return cover
 
 
@@ -601,8 +601,8 @@ def test_what_holds_secrets_does_not_show_them() -> None:
     answer = Answer(1, "sums", arrays={"a": WORDS}, fraction_bits={"a": 0})
     shown = [
         blind,
-        blind._cover,
-        blind._cover._masks,
+        blind._masks,
+        blind._masks._masks,
         blind._site,
         blind.home,
         own,

@@ -394,14 +394,14 @@ def test_what_others_have_not_signed_is_refused(scene: Scene, privacy: str, chan
 def test_all_shared_blocks_are_not_everybodys_where_this_site_has_one_that_is_not(scene: Scene, privacy: str) -> None:
     table = scene.begin(job_of(privacy), Lie("east", "alignment", lambda m, _: setattr(m, "shared_by_all", True)))
     table.run()
-    assert_refused(table, MessageError, "shared_by_all is not what this site's blocks say", "east")
+    assert_refused(table, MessageError, "shared_by_all is not what this site's own blocks say", "east")
 
 
 @hidden_modes
 def test_an_alignment_without_the_last_enrolment_is_refused(scene: Scene, privacy: str) -> None:
     table = scene.begin(job_of(privacy), Lie(HEARER, "alignment", older, revision=1), policies=LEAVES)
     table.run()
-    assert_refused(table, MessageError, "alignment: its revision is not that of the last enrolment")
+    assert_refused(table, MessageError, "that of the last enrolment, got")
     assert not table.heard
 
 
@@ -410,7 +410,7 @@ def test_an_alignment_without_the_last_enrolment_is_refused(scene: Scene, privac
     ("revision", "says"),
     [
         (0, "alignment: an older one than this site has answered"),
-        (2, "alignment: its revision is not that of the last enrolment"),
+        (2, "that of the last enrolment, got"),
     ],
 )
 def test_sites_are_not_aligned_anew_without_a_reason(scene: Scene, privacy: str, revision: int, says: str) -> None:

@@ -98,9 +98,6 @@ def contracts() -> list[dict[str, Any]]:
 
 
 def test_the_layers_name_every_package_and_module_of_the_library() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
     [layers] = [contract["layers"] for contract in contracts() if "ce.cli" in str(contract.get("layers"))]
     named = {name.strip(" ()") for layer in layers for name in re.split(r"[|:]", layer)}
     here = ROOT / "common/ce"
@@ -110,9 +107,6 @@ def test_the_layers_name_every_package_and_module_of_the_library() -> None:
 
 def test_the_brain_imports_neither_store_nor_files() -> None:
     """import-linter checks it; here that the contract is there."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
-        "contracts"
-    ]
     forbidden = {
         module
         for contract in contracts()

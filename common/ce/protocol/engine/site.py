@@ -65,8 +65,8 @@ class Site:
     def answer(self, task: Task) -> Answer:
         """Do what a task asks and return the answer."""
         self._order.check(task.step, self.model)
-        if task.stage == self._state.stage + 1 and self._state.stage >= 0 and task.step == self._begins_with(task):
-            self._state.end_stage(task)
+        if self._state.stage >= 0 and task.stage != self._state.stage:
+            self._next_stage(task)
         check_asked(task.asked, self._expected(task))
         arrays = self._perform(task)
         self._order.taken(task.step)
@@ -134,9 +134,12 @@ class Site:
 
     # Tasks.
 
-    def _begins_with(self, task: Task) -> str:
-        following = self.model.next_stage()
-        return "" if following is None else first_step(following, self._view)
+    def _next_stage(self, task: Task) -> None:
+        """A stage ends with the task that begins the next one."""
+        stage, following = self._state.stage, self.model.next_stage()
+        if following is None or task.stage != stage + 1 or task.step != first_step(following, self._view):
+            raise MessageError(f"stage: expected {stage}, got {task.stage}")
+        self._state.end_stage(task)
 
     def _expected(self, task: Task) -> Arrays:
         """The arrays that this site answers a task with."""
