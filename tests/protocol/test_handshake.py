@@ -276,7 +276,7 @@ def test_a_sealed_key_opens_only_where_it_was_sealed_for(members: dict[str, Cont
         parties["north"].decrypt_from_first(from_another["north"])
     with pytest.raises(MessageError, match="comes before the peers are known"):
         handshakes(members)["north"].decrypt_from_first(sealed["north"])
-    with pytest.raises(MessageError, match="not a key of 32 bytes"):
+    with pytest.raises(MessageError, match="expected a key of 32 bytes"):
         parties["north"].decrypt_from_first(parties["east"].encrypt_for_all(b"short")["north"])
 
 

@@ -9,7 +9,7 @@ import grpc.aio
 
 from ce.transport.frames import Encoded
 
-#: Told the size of a message, in bytes.
+#: Called with the size of a message, in bytes.
 Count = Callable[[int], object]
 
 

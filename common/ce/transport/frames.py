@@ -183,7 +183,7 @@ class AnswerReader:
 
 
 def one_line(sentence: str, most: int = 1000) -> str:
-    """What another party says, as it may be shown to a person, logged or kept."""
+    """What another party says, as it may be shown to a person, logged or stored."""
     return "".join(c if c.isprintable() else " " for c in sentence[:most])
 
 

@@ -51,8 +51,8 @@ class TlsCredentials:
     authority: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, papers: Credentials) -> TlsCredentials:
-        return cls(pem(papers.key), papers.certificate_pem, papers.authority_pem)
+    def of(cls, credentials: Credentials) -> TlsCredentials:
+        return cls(pem(credentials.key), credentials.certificate_pem, credentials.authority_pem)
 
 
 def open_channel(address: str, credentials: TlsCredentials) -> grpc.aio.Channel:

@@ -118,7 +118,7 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelJob(self, request, context):
-        """CancelJob ends a job that is not over; sites are told. Cancelling one that is over changes nothing. NOT_FOUND: no
+        """CancelJob ends a job that is not over; its sites are sent Ended. Cancelling one that is over changes nothing. NOT_FOUND: no
         job has this name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -142,7 +142,7 @@ class OperatorServiceServicer:
 
     def Drain(self, request, context):
         """Drain asks the coordinator to stop as it does for SIGTERM: it takes no more jobs, keeps the state of those under
-        way, says goodbye and ends; jobs go on when it is started again. Returns when states are kept, within seconds.
+        way, says goodbye and ends; jobs go on when it is started again. Returns when checkpoints are written, within seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

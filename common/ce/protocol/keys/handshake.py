@@ -5,7 +5,7 @@
     the first site   by name makes the job key and seals it for each other site under their pair key
     each site        signs what it enrols
 
-Everything that is signed or sealed is bound to job, epoch and roster, so that nothing can be replayed elsewhere.
+Everything that is signed or encrypted is bound to job, epoch and roster, so that nothing can be replayed elsewhere.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Handshake:
             pair_keys[peer] = self._ephemeral.pair_key(
                 share.public_key, *self._attempt.context, *(name.encode() for name in names)
             )
-        # All or none: nothing is sealed for some of the peers when another was refused.
+        # All or none: nothing is encrypted for some of the peers when another was refused.
         self._pair_keys, self._certificates = pair_keys, certificates
 
     def check_enrolments(
@@ -119,15 +119,15 @@ class Handshake:
             for peer, key in self._pair_keys.items()
         }
 
-    def decrypt_from_first(self, sealed: EncryptedBox) -> bytes:
-        """The job key that the first site sealed for this one; only after `meet`."""
+    def decrypt_from_first(self, box: EncryptedBox) -> bytes:
+        """The job key that the first site encrypted for this one; only after `meet`."""
         first = self._attempt.roster[0]
         if first not in self._pair_keys:
-            raise MessageError("sealed_key: comes before the peers are known")
+            raise MessageError("encrypted_key: comes before the peers are known")
         context = (_JOB_KEY, *self._attempt.context, first.encode(), self._site.encode())
-        job_key = decrypt(self._pair_keys[first], sealed, *context)
+        job_key = decrypt(self._pair_keys[first], box, *context)
         if len(job_key) != KEY_SIZE:
-            raise MessageError("sealed_key: not a key of 32 bytes")
+            raise MessageError("encrypted_key: expected a key of 32 bytes")
         return job_key
 
 
