@@ -16,7 +16,7 @@ from ce.job import PRIVACY
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
-from ce.protocol.modes.mask_binding import MaskBinding
+from ce.protocol.modes.mask_context import MaskBinding
 from ce.testing import PlayedWorld, Violation
 from ce_client.attempt.rounds import SiteRounds
 from ce_coordinator.core.attempt import JobAttempt

@@ -22,7 +22,7 @@ from scipy.special import chdtr, chdtrc, erfc
 from support.problems import TOPOLOGIES, deal, problem
 
 import ce.privacy.masks
-import ce.protocol.modes.mask_binding
+import ce.protocol.modes.mask_context
 from ce.labels import LabelTable
 from ce.models import BC3E, BCE, Mixture
 from ce.privacy.masks import Keystream, Masks
@@ -390,8 +390,8 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
     uses = Uses()
     mask, unmask, context_of = (
         Masks.mask,
-        ce.protocol.modes.mask_binding.unmask,
-        ce.protocol.modes.mask_binding.mask_context,
+        ce.protocol.modes.mask_context.unmask,
+        ce.protocol.modes.mask_context.mask_context,
     )
 
     class Noted(Keystream):
@@ -416,8 +416,8 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
 
     monkeypatch.setattr(ce.privacy.masks, "Keystream", Noted)
     monkeypatch.setattr(Masks, "mask", noted_hide)
-    monkeypatch.setattr(ce.protocol.modes.mask_binding, "unmask", noted_uncover)
-    monkeypatch.setattr(ce.protocol.modes.mask_binding, "mask_context", noted_context)
+    monkeypatch.setattr(ce.protocol.modes.mask_context, "unmask", noted_uncover)
+    monkeypatch.setattr(ce.protocol.modes.mask_context, "mask_context", noted_context)
     return uses
 
 

@@ -39,7 +39,7 @@ from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
 from ce.protocol.modes.blind_site import CommonState, _chained
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
-from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, mask_context, object_digests, view_digest
+from ce.protocol.modes.mask_context import MaskBinding, ViewDigest, mask_context, object_digests, view_digest
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary, enrolment_digest
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.ring import Scale, decode, encode

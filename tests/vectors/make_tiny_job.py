@@ -32,7 +32,7 @@ from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.local_run import Run, run
 from ce.protocol.messages.task import Answer, Task, task_digest
 from ce.protocol.messages.transport import InMemory, Transport
-from ce.protocol.modes.mask_binding import MaskBinding, object_digests, view_digest
+from ce.protocol.modes.mask_context import MaskBinding, object_digests, view_digest
 from ce.protocol.topology.enrolment import Enrolment, by_pseudonym, enrol, enrolment_digest
 from ce.protocol.topology.topology import Rows, Topology, align
 

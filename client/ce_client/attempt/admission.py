@@ -19,7 +19,7 @@ from ce.privacy.derivation import joined
 from ce.protocol.keys.handshake import sign_enrolment
 from ce.protocol.messages.task import Array
 from ce.protocol.minimums import Exclusion, Findings, SiteMinimums
-from ce.protocol.modes.mask_binding import object_digests
+from ce.protocol.modes.mask_context import object_digests
 from ce.protocol.topology.enrolment import (
     Enrolment,
     EnrolmentSummary,

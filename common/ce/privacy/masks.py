@@ -5,7 +5,7 @@ it, the other subtracts it, modulo 2^64, so that the sum over all contributors i
 one more stream, under a key that all contributors of the total share: the coordinator sees a random total.
 
 The key of a stream is HKDF-SHA256(pair or set key, context). The context binds everything that the contributors must
-agree on, including the round (`ce.protocol.modes.mask_binding`), so that no two arrays have the same stream. A `Masks`
+agree on, including the round (`ce.protocol.modes.mask_context`), so that no two arrays have the same stream. A `Masks`
 object, which exists as long as the ephemeral keys, also checks this: it refuses a round below the last one, and an
 array that was already masked in a round.
 """

@@ -43,7 +43,7 @@ from ce.protocol.keys.handshake import KeyShare, check_key_share
 from ce.protocol.messages.task import Answer, Task, chunks
 from ce.protocol.modes.contributor import contributor
 from ce.protocol.modes.decision_codec import decode_decision
-from ce.protocol.modes.mask_binding import MaskBinding, view_digest
+from ce.protocol.modes.mask_context import MaskBinding, view_digest
 from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.topology import align
 from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels

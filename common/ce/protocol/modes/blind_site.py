@@ -36,7 +36,7 @@ from ce.protocol.messages.array_names import EVERYTHING, ArrayName, Scope
 from ce.protocol.messages.steps import ArraySpec, Step, check_asked, expected_arrays
 from ce.protocol.messages.task import Answer, Array, NextStep, Task
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
-from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest
+from ce.protocol.modes.mask_context import MaskBinding, ViewDigest
 from ce.protocol.modes.saved_answer import answer_again, saved_answer
 from ce.protocol.topology.site_view import SiteView
 from ce.ring import Words

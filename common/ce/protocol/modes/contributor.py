@@ -18,7 +18,7 @@ from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.modes.blind_site import BlindSite
-from ce.protocol.modes.mask_binding import MaskBinding, object_digests, view_digest
+from ce.protocol.modes.mask_context import MaskBinding, object_digests, view_digest
 from ce.protocol.modes.saved_answer import answer_again, saved_answer
 from ce.protocol.topology.site_view import SiteView
 from ce.protocol.topology.topology import Rows

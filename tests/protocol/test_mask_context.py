@@ -26,7 +26,7 @@ from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.modes.blind_site import CommonState
-from ce.protocol.modes.mask_binding import MaskBinding, ViewDigest, object_digests, view_digest
+from ce.protocol.modes.mask_context import MaskBinding, ViewDigest, object_digests, view_digest
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.ring import Words
 from ce.steps.model import Sizes
