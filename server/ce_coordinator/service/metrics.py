@@ -38,14 +38,39 @@ class _Job(NamedTuple):
     exchanges: int | None  # of the present alignment, as far as they were counted; None before its first round
 
 
+class _Gauges:
+    """What is looked at when somebody scrapes."""
+
+    def __init__(self, made: MetricsRegistry) -> None:
+        self._jobs = made.gauge("jobs", "Jobs that the coordinator knows, by their state.", "state")
+        self._jobs_waiting = made.gauge("jobs_waiting", "Jobs that wait in line until other jobs have ended.")
+        self._sites_known = made.gauge("sites_known", "Sites that have a certificate or have connected.")
+        self._sites_connected = made.gauge("sites_connected", "Sites that are connected.")
+        self._sites_awaited = made.gauge("sites_awaited", "Sites, connected or not, that a job waits for.")
+        self._frames_waiting = made.gauge("frames_waiting", "Entries in the queues of frames for sites.")
+        self._computations = made.gauge(
+            "computations", "Large computations and checkpoints that a thread works on, or that wait for one."
+        )
+
+    def set(self, now: Census, frames: int, computations: int) -> None:
+        """`frames` in queues, and `computations` that threads work on or that wait for one."""
+        for state in get_args(JobState):
+            self._jobs.labels(state).set(now.jobs.get(state, 0))
+        self._jobs_waiting.set(now.jobs_in_line)
+        self._sites_known.set(now.sites_known)
+        self._sites_connected.set(now.sites_connected)
+        self._sites_awaited.set(now.sites_awaited)
+        self._frames_waiting.set(frames)
+        self._computations.set(computations)
+
+
 class CoordinatorMetrics:
     """The coordinator's instruments."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         made = self.registry = MetricsRegistry(PREFIX)
+        self._gauges = _Gauges(made)
         kind = ("model", "privacy")
-        self.jobs = made.gauge("jobs", "Jobs that the coordinator knows, by their state.", "state")
-        self.jobs_waiting = made.gauge("jobs_waiting", "Jobs that wait in line until other jobs have ended.")
         self.jobs_ended = made.counter("jobs_ended", "Jobs that ended, by how.", "state", *kind)
         self.attempts = made.counter("attempts", "Attempts at jobs (epochs) that began.", *kind)
         self.exchanges = made.counter(
@@ -70,18 +95,11 @@ class CoordinatorMetrics:
             "checkpoints", "Checkpoints of jobs, by whether they could be written: saved, failed.", "state"
         )
         self.resumed = made.counter("resumed", "Attempts that went on from a checkpoint.")
-        self.sites_known = made.gauge("sites_known", "Sites that have a certificate or have connected.")
-        self.sites_connected = made.gauge("sites_connected", "Sites that are connected.")
-        self.sites_awaited = made.gauge("sites_awaited", "Sites, connected or not, that a job waits for.")
         self.connections = made.counter("connections", "Streams that sites have opened, and that were let in.")
         self.reconnects = made.counter("reconnects", "Those of sites that had been connected before.")
         self.streams_refused = made.counter("streams_refused", "Streams of sites that were refused or cut off.")
         self.bytes = made.counter(
             "bytes", "Bytes of messages, of sites and of operators, without what TLS and HTTP/2 add.", "direction"
-        )
-        self.frames_waiting = made.gauge("frames_waiting", "Entries in the queues of frames for sites.")
-        self.computations = made.gauge(
-            "computations", "Large computations and checkpoints that a thread works on, or that wait for one."
         )
         self.store_failures = made.counter("store_failures", "Records of jobs that could not be written.")
         # Series that begin at zero: an alert on their growth must not miss the first.
@@ -103,15 +121,7 @@ class CoordinatorMetrics:
         """From now on gauges show these numbers; `waiting`: frames in queues, and work for threads."""
 
         def look() -> None:
-            now, (frames, computations) = census(), waiting()
-            for state in get_args(JobState):
-                self.jobs.labels(state).set(now.jobs.get(state, 0))
-            self.jobs_waiting.set(now.jobs_in_line)
-            self.sites_known.set(now.sites_known)
-            self.sites_connected.set(now.sites_connected)
-            self.sites_awaited.set(now.sites_awaited)
-            self.frames_waiting.set(frames)
-            self.computations.set(computations)
+            self._gauges.set(census(), *waiting())
             for name, job in self._running.items():
                 self._enter(name, job.phase)
 
