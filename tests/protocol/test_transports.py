@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -170,6 +171,14 @@ class TestInProcess(Encoded):
 class TestLoopback(Encoded):
     def open(self, sites: Mapping[str, Handler]) -> AbstractContextManager[Transport]:
         return Loopback(sites)
+
+    def test_no_handler_of_a_call_outlives_the_event_loop(self) -> None:
+        """One that does is collected at any later moment, and raises where nobody expects it."""
+        for _ in range(5):
+            loopback = Loopback(dict.fromkeys(SITES, echo))
+            with loopback:
+                list(loopback.exchange(tasks(1)))
+            assert not asyncio.all_tasks(loopback._loop)
 
 
 @pytest.mark.promise("Every transport gives the same bits: in process, gRPC, real daemons.")

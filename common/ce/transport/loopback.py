@@ -6,6 +6,7 @@ For `ce.simulate(transport="grpc")` and tests: certificates are made on the spot
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import tempfile
 import threading
@@ -30,6 +31,8 @@ from ce_proto.v1 import site_pb2_grpc
 
 #: Nothing on one machine takes this long to connect.
 CONNECT_S = 30.0
+#: Handlers of calls end within this after their server has stopped.
+GRACE_S = 2.0
 
 
 class Loopback:
@@ -39,7 +42,7 @@ class Loopback:
         self._sites = dict(sites)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ce loopback", daemon=True)
-        self._outgoing: dict[str, asyncio.Queue[Iterator[bytes]]] = {}
+        self._outgoing: dict[str, asyncio.Queue[Iterator[bytes] | None]] = {}  # None: nothing follows
         self._answers: queue.SimpleQueue[tuple[str, Answer | BaseException]] = queue.SimpleQueue()
         self._connected: dict[str, asyncio.Event] = {}
         self._streams: list[asyncio.Task[None]] = []
@@ -93,8 +96,8 @@ class Loopback:
         """The home's end of one stream."""
         site = (await anext(frames)).hello.site
         self._connected[site].set()
-        while True:
-            for frame in await self._outgoing[site].get():
+        while (outgoing := await self._outgoing[site].get()) is not None:
+            for frame in outgoing:
                 self.bytes_sent += len(frame)
                 await context.write(pb.CoordinatorFrame.FromString(frame))
             gather = Gather()
@@ -132,6 +135,8 @@ class Loopback:
             self._loop.close()
 
     async def _shut(self) -> None:
+        for outgoing in self._outgoing.values():
+            outgoing.put_nowait(None)
         for stream in self._streams:
             stream.cancel()
         await asyncio.gather(*self._streams, return_exceptions=True)
@@ -139,6 +144,11 @@ class Loopback:
             await channel.close()
         if self._server is not None:
             await self._server.stop(None)
+        # A server that has stopped has ended its calls, but not their handlers: they must not outlive the event loop.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_S):
+                while left := asyncio.all_tasks() - {asyncio.current_task()}:
+                    await asyncio.wait(left)
 
 
 def _throw_away(directory: Path, sites: list[str]) -> dict[str, TlsCredentials]:
