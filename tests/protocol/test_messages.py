@@ -706,6 +706,19 @@ def test_a_site_refuses_a_list_of_arrays_that_is_not_the_one_it_computes() -> No
     sites[site].answer(task)
 
 
+def test_a_site_refuses_other_starts_also_where_the_list_of_arrays_fits_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ce.protocol.engine.site.check_asked", lambda asked, expected: None)
+    home, sites = _job()
+    for _ in ("open", "counts"):
+        _complete(home, sites)
+    for says in ("starts: expected all 2 at the beginning of a stage", r"starts: expected \(0, 1\) to go on or stop"):
+        site, task = next(iter(home.tasks().items()))
+        for starts in ((0,), (0, 1, 2)):
+            with pytest.raises(MessageError, match=says):
+                sites[site].answer(replace(task, starts=starts, retry=()))
+        _complete(home, sites)
+
+
 def test_two_phase_models_take_the_same_care() -> None:
     home, sites = _job(Mixture(2, n_init=1, max_iter=3, tol=0))
     steps = []

@@ -78,7 +78,7 @@ def test_real_processes_give_the_bits_of_one_machine(
         np.testing.assert_array_equal(memberships, own.memberships)
     report = deployment.result(job.name)
     if privacy == "blind":  # nobody but the sites knows
-        assert not report.keys() & {"bound_path", "lower_bound", "sizes", "parameters", "tables", "kappa", "iterations"}
+        assert not report.keys() & {"bound_path", "lower_bound", "sizes", "parameters", "beta", "kappa", "iterations"}
         assert not status.bound_path
         site_reports = [
             json.loads(path.read_text()) for path in deployment.directory.glob(f"*/results/{job.name}/*.json")
