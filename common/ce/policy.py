@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ce.declarations.registry import built_in_names, find_model, model_names
 from ce.errors import ConfigError, Refused
-from ce.job import PRIVACY, Job
+from ce.job import LARGEST_COUNT, MOST_RESTARTS, PRIVACY, Job
 from ce.service.settings import read_settings, sample, setting, settings_of
 
 ENV_PREFIX = "CE_POLICY_"
@@ -54,6 +54,23 @@ class Policy:
         built_in_names(),
         "Models that this site takes part in. One of an installed package must be named here before it is used.",
     )
+    shared_objects: Literal["exclude", "totals"] = setting(
+        "totals",
+        'What happens to objects that other sites hold too: "exclude" (they take no part in the job, and are labelled '
+        'here afterwards) or "totals" (totals of each of them are opened to whoever adds them up: treat such totals as '
+        "if your labels of these objects could be read from them).",
+    )
+    max_definitions: int = setting(
+        1,
+        "Most different jobs that may open totals of the same object, over all label files and job names. The same job "
+        "again costs nothing: its totals are the same. Each further one is one more view of the same labels.",
+    )
+    max_smoothing: float = setting(
+        2.0, "Largest smoothing of a job. A large one makes sums linear in the labels, which can then be solved for."
+    )
+    max_restarts: int = setting(20, "Most restarts of a job: each is one more view of the same labels.")
+    max_local_loops: int = setting(20, "Most local_loops of a job: each is a computation over all labels here.")
+    max_clusters: int = setting(100, "Most clusters, or classes, of a job.")
     max_rounds: int = setting(10_000, "Most rounds that this site answers in one job, over all its attempts.")
     coordinators: tuple[str, ...] = setting(
         (), "Names of the coordinators whose jobs are accepted; empty: any coordinator of this CA."
@@ -79,18 +96,34 @@ class Policy:
         "anything is computed. The same labels are replaced in every job. Then no label is certain, whatever leaks; "
         "the consensus becomes less accurate. Not possible with soft labels.",
     )
+    randomise_columns: int = setting(
+        0,
+        "With randomise: how many columns of each object take part, drawn once for each object; its other labels are "
+        "missing. 0: all. Fewer columns allow a smaller probability at the same epsilon of an object's row.",
+    )
 
     def __post_init__(self) -> None:
         if self.weakest_privacy not in PRIVACY:
             raise ConfigError(f"weakest_privacy is one of {', '.join(PRIVACY)}")
         if set(self.models) - set(built_in_names()) and set(self.models) - set(model_names()):
             raise ConfigError(f"models are among {', '.join(model_names())}: install the package of another one first")
-        for key in ("min_sites", "min_objects", "min_cluster", "max_rounds"):
+        for key in (
+            "min_sites",
+            "min_objects",
+            "min_cluster",
+            "max_rounds",
+            "max_definitions",
+            "max_restarts",
+            "max_local_loops",
+            "max_clusters",
+        ):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is a whole number of at least 1")
-        for key in ("min_foreign_columns", "min_classifiers"):
+        for key in ("min_foreign_columns", "min_classifiers", "randomise_columns"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"{key} is a whole number of at least 0")
+        if not 0 <= self.max_smoothing < float("inf"):
+            raise ConfigError("max_smoothing is a number of at least 0")
         if not 0 <= self.randomise < 1:
             raise ConfigError("randomise is a number from 0 to below 1: at 1 no label would be left")
 
@@ -107,6 +140,12 @@ class Policy:
             min_objects=1,
             min_foreign_columns=0,
             min_classifiers=0,
+            shared_objects="totals",
+            max_definitions=2**63 - 1,
+            max_smoothing=LARGEST_COUNT,
+            max_restarts=MOST_RESTARTS,
+            max_local_loops=LARGEST_COUNT,
+            max_clusters=LARGEST_COUNT,
             max_rounds=2**63 - 1,
             leave_behind=True,
             min_cluster=1,
@@ -134,6 +173,7 @@ class Policy:
             raise Refused("min_sites", f"the job has {len(job.sites)} sites; this site asks for {self.min_sites}")
         if job.model not in self.models:
             raise Refused("models", f"this site takes no part in {job.model} jobs")
+        self._check_ceilings(job)
         if job.privacy == "masked" and job.start in find_model(job.model).unanalysed_starts:
             raise Refused(
                 f"{job.start} start",
@@ -142,6 +182,20 @@ class Policy:
             )
         if self.coordinators and coordinator not in self.coordinators:
             raise Refused("coordinators", f"this site takes no jobs from coordinator {coordinator}")
+
+    def _check_ceilings(self, job: Job) -> None:
+        """Raises Refused if the operator asks for more than this site allows."""
+        outcome = job.clusters if job.classes is None else job.classes
+        clusters = len(outcome) if isinstance(outcome, tuple) else (outcome or 0)
+        asked: tuple[tuple[str, float, float], ...] = (
+            ("smoothing", job.smoothing, self.max_smoothing),
+            ("restarts", job.restarts, self.max_restarts),
+            ("local_loops", job.local_loops, self.max_local_loops),
+            ("clusters", clusters, self.max_clusters),
+        )
+        for key, value, most in asked:
+            if value > most:
+                raise Refused(f"max_{key}", f"the job asks for {value:,g} {key}; this site takes part up to {most:,g}")
 
     def check_rounds(self, answered: int) -> None:
         """Raises Refused if a job has taken more rounds than this site answers."""

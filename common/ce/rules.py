@@ -32,6 +32,19 @@ POLICY = {
         "Too few classifiers of other sites vote on objects that several sites hold (bc3e).",
         'more classifiers at the other sites; or `below_minimum = "exclude"` at this one',
     ),
+    "shared_objects": Rule(
+        "Objects that several sites hold take no part in totals.",
+        'jobs over objects that the sites hold alone; or, at the sites, `shared_objects = "totals"` in `policy.toml`: '
+        "[threat-model.md](threat-model.md) says what can be read from such totals",
+    ),
+    "max_definitions": Rule(
+        "Other jobs have opened totals of the same objects, and the site allows no further definition.",
+        "submit the same definition as before, under any name; or, at the site, `ce-client allow-definition`",
+    ),
+    "max_smoothing": Rule("The smoothing of the job is larger than the site allows.", _CHANGE_JOB),
+    "max_restarts": Rule("The job has more restarts than the site allows.", _CHANGE_JOB),
+    "max_local_loops": Rule("The job has more local_loops than the site allows.", _CHANGE_JOB),
+    "max_clusters": Rule("The job has more clusters or classes than the site allows.", _CHANGE_JOB),
     "models": Rule("The site takes no part in jobs of this model.", _CHANGE_JOB),
     "max_rounds": Rule("The job has taken all the rounds that the site answers.", "fewer iterations, or ask the site"),
     "coordinators": Rule("The site takes no jobs from this coordinator.", "ask the site"),
