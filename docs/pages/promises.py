@@ -39,6 +39,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "If sites are sent inconsistent views, their masks do not cancel.",
         "A site believes only peers whose keys it has pinned, and only what they have signed.",
         "Only certificates of the authority are let in, over TLS 1.3, each under its own name.",
+        "Randomised labels are epsilon-private, by label and by row, whatever leaves the site.",
         "The audit finds planted leaks, and finds none where it says that there are none.",
         "Everything that leaves a site is in its ledger first, and changes to a ledger are detected.",
     ),

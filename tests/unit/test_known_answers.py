@@ -25,7 +25,7 @@ from ce.errors import MessageError, RingOverflow
 from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey
 from ce.labels import Column, LabelTable
-from ce.labels.randomised import randomise
+from ce.labels.randomised import Randomisation, randomise
 from ce.privacy.derivation import derive, extract, joined, number
 from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
@@ -516,7 +516,7 @@ def test_lines_of_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     recorder = Recorder()
     with Ledger(path, lines[0]["site"]) as ledger:
         assert ledger.head.hex() == known["lines"][0]["head_after"]
-        keys = ("job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon")
+        keys = ("job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon", "epsilon_row")
         begun = {key: lines[1][key] for key in keys}
         head = ledger.begin(**{**begun, "job_digest": bytes.fromhex(begun["job_digest"])})
         assert head.hex() == known["lines"][1]["head_after"]
@@ -533,8 +533,10 @@ def test_randomised_response() -> None:
         for own in known["columns"]
     )
     table = LabelTable(np.array(known["ids"]), columns)
-    found = randomise(table, float(known["p"]), bytes.fromhex(known["secret"]))
-    for own, column in zip(known["columns"], found.columns, strict=True):
-        assert column.codes is not None
-        assert column.codes.tolist() == own["codes_after"]
-        assert own["codes_after"] != own["codes"]
+    declared = {own["column"]: categories_of(own) for own in known["columns"]}
+    for sampled, after in ((0, "codes_after"), (1, "codes_after_one_column_each")):
+        found = randomise(table, Randomisation(float(known["p"]), declared, sampled), bytes.fromhex(known["secret"]))
+        for own, column in zip(known["columns"], found.columns, strict=True):
+            assert column.codes is not None
+            assert column.codes.tolist() == own[after]
+            assert own[after] != own["codes"]

@@ -951,6 +951,7 @@ def ledger() -> Section:
             "mode": "masked",
             "randomise": 0.25,
             "epsilon": {"age": 2.302585092994046},
+            "epsilon_row": 2.302585092994046,
             "n": 2,
             "time_s": 1700000001.5,
         },
@@ -979,7 +980,7 @@ def randomised() -> Section:
     purpose = b"ce randomised response 1"
     object_key = hmac256(secret, purpose + b" objects")
     ids = tuple(f"object {i}" for i in range(16))
-    columns = []
+    columns, ranks = [], {}
     for column, codes in (
         ("age", (0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2, 0, 1, 2, 0, 0)),
         ("rank", (1, 1, 0, 0, -1, 1, 1, 1, 0, 0, 1, 1, -1, 1, 0, 1)),
@@ -996,6 +997,10 @@ def randomised() -> Section:
                 first, second = struct.unpack("<QQ", encryptor.update(struct.pack("<QQ", low, high ^ code)))
                 code = second % len(categories) if first < int(p * 2**64) else code
             after.append(code)
+        sample_key = hmac256(secret, purpose + b" sample" + joined(column.encode()))
+        sampler = Cipher(algorithms.AES256(sample_key), modes.ECB()).encryptor()
+        names = [hashlib.blake2b(own.encode(), key=object_key, digest_size=16).digest() for own in ids]
+        ranks[column] = [struct.unpack("<QQ", sampler.update(name))[0] for name in names]
         columns.append(
             {
                 "column": column,
@@ -1006,6 +1011,9 @@ def randomised() -> Section:
                 "codes_after": after,
             }
         )
+    for own, other in (columns, columns[::-1]):
+        pairs = zip(own["codes_after"], ranks[own["column"]], ranks[other["column"]], strict=True)
+        own["codes_after_one_column_each"] = [code if here < there else -1 for code, here, there in pairs]
     return {
         "what": "Randomised response with probability p. An object's name: BLAKE2b of its id, 16 bytes, keyed with "
         "HMAC-SHA256(the site's secret, 'ce randomised response 1 objects'), read as two little-endian words. A "
@@ -1013,7 +1021,9 @@ def randomised() -> Section:
         "'int VALUE' or 'str VALUE' of each category)). The draw of a label with code c: AES-256 under the column's "
         "key of (first word, second word XOR c). The label is replaced when the first word drawn is below p * 2^64, by "
         "the category of the second word drawn modulo the number of categories. Codes count into the categories; -1 is "
-        "no label.",
+        "no label. With randomise_columns = 1 an object's label is sent in that column only whose draw is smallest: "
+        "the first word of AES-256 of the object's name under HMAC-SHA256(secret, 'ce randomised response 1 sample', "
+        "joined(name)).",
         "secret": secret.hex(),
         "p": repr(p),
         "ids": list(ids),

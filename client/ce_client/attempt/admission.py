@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from ce.errors import MessageError, Refused
 from ce.labels import LabelTable
-from ce.labels.randomised import epsilons
 from ce.privacy.derivation import joined
 from ce.protocol.keys.handshake import sign_enrolment
 from ce.protocol.messages.task import Array
@@ -185,7 +184,7 @@ class Admission:
                 self._checked.view,
                 self._checked.findings,
                 self._enrolled.excluded,
-                epsilons(self._prepared.labels, policy.randomise),
+                self._recorder.epsilon(self._prepared.labels),
                 self.waits_for_consent,
             )
         )
@@ -193,7 +192,7 @@ class Admission:
             return None
         if decision == "declined":
             raise Refused("consent", "this site has declined the job")
-        self._recorder.use_of_labels()
+        self._recorder.use_of_labels(self._prepared.labels)
         return Admitted(self._prepared, self._enrolled, self._checked)
 
     @property

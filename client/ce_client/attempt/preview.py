@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName
 from ce.protocol.messages.steps import Step, expected_arrays, first_step
@@ -11,6 +11,7 @@ from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
 from ce_client.attempt.setup import OfferedJob
 from ce_client.state.previews import Excluded, Preview, PreviewArray
+from ce_client.state.randomisations import AccountedEpsilon
 
 #: Iterations whose arrays are listed: no schedule has a longer period.
 _ITERATIONS = 200
@@ -21,7 +22,7 @@ def preview(
     view: SiteView,
     findings: Findings,
     excluded: tuple[Exclusion, ...],
-    epsilons: Mapping[str, float],
+    epsilon: AccountedEpsilon | None,
     waits: bool,
 ) -> Preview:
     """The preview of an alignment that breaks no rule. `waits`: the job waits for consent."""
@@ -38,7 +39,8 @@ def preview(
         arrays=tuple(_arrays(offered.model, view, findings, job.privacy)),
         excluded=tuple(map(_excluded, excluded)),
         randomise=policy.randomise,
-        epsilon=dict(epsilons),
+        epsilon={} if epsilon is None else epsilon.columns,
+        epsilon_row=None if epsilon is None else epsilon.row,
         waits_for_consent=waits,
     )
 

@@ -6,13 +6,13 @@ Everything is written before the frame that it is about can be sent.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from ce.errors import CeError, Refused
 from ce.identity.certificates import sign
 from ce.labels import LabelTable
-from ce.labels.randomised import epsilons
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.enrolment import Enrolment
@@ -20,6 +20,7 @@ from ce_client.attempt.setup import OfferedJob
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.ledger import PURPOSE, Ledger
+from ce_client.state.randomisations import AccountedEpsilon, Draw, Randomisations, draws_of
 from ce_client.state.rosters import Rosters
 
 
@@ -53,11 +54,27 @@ class AttemptRecorder:
         contributors = {"pseudonyms": attempt.roster}
         self._ledger.record(attempt.job, attempt.epoch, 0, {"pseudonyms": tokens}, "pseudonyms", contributors, columns)
 
-    def use_of_labels(self) -> None:
-        """The labels are about to be contributed under this roster. Raises Refused if another job forbids that."""
+    def use_of_labels(self, labels: LabelTable) -> None:
+        """The labels are about to be contributed, under this roster and randomised in this way.
+
+        Raises Refused if another job forbids that.
+        """
         attempt, settings = self._offered.attempt, self._site_files.settings
         rosters = Rosters(settings.state)
         rosters.remember(settings.labels.file, self._offered.labels_digest, attempt.roster, attempt.job, self._ledger)
+        Randomisations(settings.state).remember(self._draws(labels), attempt.job, self._ledger)
+
+    def epsilon(self, labels: LabelTable) -> AccountedEpsilon | None:
+        """What all draws of these labels add up to, those of this job among them. None: labels are not randomised."""
+        if not self._offered.randomisation.p:
+            return None
+        accounted = Randomisations(self._site_files.settings.state).accounted(self._draws(labels))
+        names = [column.name for column in labels.columns]
+        return replace(accounted, columns={name: accounted.columns[name] for name in names})
+
+    def _draws(self, labels: LabelTable) -> tuple[Draw, ...]:
+        names = [column.name for column in labels.columns]
+        return draws_of(self._offered.randomisation, names, self._site_files.secret)
 
     def next_round(self) -> None:
         """Count a round. Raises Refused if the policy allows no further one."""
@@ -96,14 +113,15 @@ class AttemptRecorder:
                 f"the ledger of this site has {self._ledger.size:,} bytes, and may have {most:,}: its people have to "
                 "stop the daemon, move the ledger to an archive, and start again",
             )
-        attempt, randomise = self._offered.attempt, self._offered.policy.randomise
+        attempt, epsilon = self._offered.attempt, self.epsilon(labels)
         self._ledger.begin(
             attempt.job,
             attempt.epoch,
             attempt.job_digest,
             attempt.roster,
             self._offered.job.privacy,
-            randomise,
-            epsilons(labels, randomise),
+            self._offered.policy.randomise,
+            {} if epsilon is None else epsilon.columns,
+            None if epsilon is None else epsilon.row,
         )
         self._in_ledger = True

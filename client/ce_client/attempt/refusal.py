@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from ce.errors import BrokenTotals, CeError, ConfigError, InputError, Refused
+from ce.labels.randomised import RULE as DECLARED
 from ce.protocol.attempt import Attempt
+from ce_client.state.randomisations import RULE as ONE_RANDOMISATION
 from ce_client.state.rosters import RULE as ONE_ROSTER
 from ce_proto.v1 import site_pb2 as pb
 
 #: Longest sentence of a refusal, in characters.
 LONGEST_SENTENCE = 1000
+
+#: The sentences of rules whose own sentence is about this site's files and its other jobs.
+_SHORT = {
+    ONE_ROSTER: "this site has contributed the same labels with other sites",
+    DECLARED: "this site randomises labels, and has not declared the categories of all its columns",
+    ONE_RANDOMISATION: "this site has contributed the same labels before, randomised in another way",
+}
 
 
 def refusal_frame(attempt: Attempt, error: CeError, privacy: str) -> pb.SiteFrame:
@@ -35,8 +44,8 @@ def _sentence(error: CeError, privacy: str) -> str:
     It says nothing about this site's files and its other jobs, nor about totals that the coordinator cannot see. The
     log of this site has the error itself.
     """
-    if isinstance(error, Refused) and error.rule == ONE_ROSTER:
-        return "this site has contributed the same labels with other sites"
+    if isinstance(error, Refused) and error.rule in _SHORT:
+        return _SHORT[error.rule]
     if _tells_totals(error, privacy):
         return "the totals cannot be used; the log of this site says why"
     if isinstance(error, InputError):

@@ -55,7 +55,9 @@ class Preview:
     arrays: tuple[PreviewArray, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     randomise: float = 0.0
-    epsilon: dict[str, float] = field(default_factory=dict)  # by column; empty without randomised response
+    #: Of randomised labels, over all draws so far: of one label by column, of all labels of an object. None: no limit.
+    epsilon: dict[str, float | None] = field(default_factory=dict)
+    epsilon_row: float | None = None
     waits_for_consent: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,6 +113,8 @@ def _preview(content: dict[str, Any]) -> Preview:
         for array in content["arrays"]
     )
     excluded = tuple(Excluded(**_current_keys(entry)) for entry in content["excluded"])
+    # Version 0.1.0 did not write it; in its jobs all columns of an object took part.
+    content = {"epsilon_row": sum(content.get("epsilon", {}).values()), **content}
     return Preview(**{**content, "sites": tuple(content["sites"]), "arrays": arrays, "excluded": excluded})
 
 

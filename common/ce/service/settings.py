@@ -209,6 +209,25 @@ def _parse_texts(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+def _is_lists(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(items, list) and all(isinstance(item, str) or type(item) is int for item in items)
+        for items in value.values()
+    )
+
+
+def _parse_lists(text: str) -> Any:
+    """An inline table, as it would be written in the file: { a = ["x", "y"], b = [1, 2] }."""
+    content = tomllib.loads(f"value = {text}")
+    if set(content) != {"value"}:
+        raise ValueError
+    return content["value"]
+
+
+def _build_lists(value: Mapping[str, list[Any]], directory: Path) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(items) for name, items in value.items()}
+
+
 _KINDS: dict[Any, _Kind] = {
     str: _Kind("a text", lambda value: isinstance(value, str), str, _same, '"..."'),
     int: _Kind("a whole number", lambda value: type(value) is int, int, _same, "0"),
@@ -216,6 +235,13 @@ _KINDS: dict[Any, _Kind] = {
     bool: _Kind("true or false", lambda value: isinstance(value, bool), _parse_bool, _same, "false"),
     Path: _Kind("a path", _is_path, str, lambda value, directory: directory / value, '"..."'),
     tuple[str, ...]: _Kind("a list of texts", _is_texts, _parse_texts, lambda value, _: tuple(value), '["..."]'),
+    Mapping[str, tuple[int, ...] | tuple[str, ...]]: _Kind(
+        "a table of lists of whole numbers or of texts",
+        _is_lists,
+        _parse_lists,
+        _build_lists,
+        '{ NAME = ["...", "..."], OTHER = [1, 2, 3] }',
+    ),
 }
 
 

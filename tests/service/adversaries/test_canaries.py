@@ -462,6 +462,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Prepare | None]] 
         _labels(lambda text: text.replace("privatenorth", f"soft:privatenorth={LABELS[0]}")),
     ),
     "randomised": ("", {"randomise": 0.5}, {}, _soft),
+    "not declared": ("declared categories", {"randomise": 0.5}, {}, None),
     "no ids": ("", {}, {}, _labels(lambda text: text.replace("id,", LABELS[0] + ",", 1))),
     "no policy": ("", {"randomise": LABELS[0]}, {}, None),
 }
