@@ -79,6 +79,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench_engine.py
 	$(BIN)/python benchmarks/bench_service.py
 	$(BIN)/python benchmarks/bench_masks.py
+	$(BIN)/python benchmarks/bench_randomised.py
 
 wheels: $(READY)
 	rm -f deploy/wheels/*.whl

@@ -34,11 +34,12 @@ class Labels:
     noise: Literal["missing", "keep"] = setting(
         "missing", 'What a negative integer label means: "missing" (no label) or "keep" (a cluster).'
     )
-    categories: Mapping[str, Categories] | None = setting(
-        None,
+    categories: Mapping[str, Categories] = setting(
+        {},
         "All categories that the labels of a column may have, by column; a label outside of them is an error. Needed "
         "for every column that takes part if policy.toml says randomise: labels are replaced by one of these. Whole "
-        "numbers if the labels are whole numbers, else texts. May also be written as a table [labels.categories].",
+        'numbers if the labels are whole numbers, else texts, like { region = [1, 2, 3], segment = ["a", "b"] }. May '
+        "also be written as a table [labels.categories].",
     )
 
     def __post_init__(self) -> None:
@@ -52,7 +53,7 @@ class Labels:
     @property
     def declared(self) -> dict[str, Categories]:
         """The declared categories by column, sorted; empty if none are declared."""
-        return declared_categories(self.categories or {})
+        return declared_categories(self.categories)
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,12 @@ COMMENT_WIDTH = 100
 
 def setting(default: T, comment: str, *, secret: bool = False) -> T:
     """Declare a key. The comment says its meaning, unit and range; a secret is not in the repr."""
-    declared: Any = dataclasses.field(
-        default=default, repr=not secret, metadata={"comment": " ".join(comment.split()), "secret": secret}
-    )
+    metadata = {"comment": " ".join(comment.split()), "secret": secret, "default": default}
+    declared: Any
+    if isinstance(default, dict):
+        declared = dataclasses.field(default_factory=default.copy, repr=not secret, metadata=metadata)
+    else:
+        declared = dataclasses.field(default=default, repr=not secret, metadata=metadata)
     return typing.cast(T, declared)
 
 
@@ -240,7 +243,7 @@ _KINDS: dict[Any, _Kind] = {
         _is_lists,
         _parse_lists,
         _build_lists,
-        '{ NAME = ["...", "..."], OTHER = [1, 2, 3] }',
+        "{}",
     ),
 }
 
@@ -314,7 +317,7 @@ def _keys(cls: type[DataclassInstance], table: str = "") -> Iterator[_Key]:
             table,
             declared.name,
             *_kind(hints[declared.name]),
-            declared.default,
+            declared.metadata["default"],
             declared.metadata["comment"],
             declared.metadata["secret"],
         )
@@ -404,6 +407,8 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple | list):
         return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_toml(key)} = {_toml(items)}' for key, items in value.items())} }}" if value else "{}"
     text = str(value)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise ConfigError("a name that is not UTF-8 cannot be written to a settings file: rename it")
