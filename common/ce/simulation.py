@@ -75,7 +75,7 @@ class Simulation:
     privacy: str  # the mode in which it ran
     excluded: tuple[Excluded, ...]  # what took no part, and why
     classes: Categories  # of a model with classes: the names of the columns of memberships
-    kappa: float | None  # of a model with classes: do the clusterings follow them?
+    kappa: float | None  # do the clusterings follow the classes? Of objects that one site holds; None if there is none
 
 
 def simulate(

@@ -186,8 +186,6 @@ class Home:
                 return {"objects": state.open(received, arrays)}
             case "sums" | "objects":
                 return state.receive_objects(received)
-            case "clusterings_only":
-                return {"agreement": state.agreement(received)}
             case "finish" if self._reads_sizes:
                 return {"sizes": state.sizes()}
             case _:

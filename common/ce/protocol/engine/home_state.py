@@ -116,14 +116,11 @@ class HomeState:
 
     def receive_objects(self, received: Accumulators) -> dict[str, Words]:
         """Take object sums; returns the shared blocks' shares of the totals over all objects."""
-        self._objects.receive(self._object_sums(received, len(self.starts.running)), self.globals)
-        return self._objects.shares(self.globals, self.iteration)
-
-    def _object_sums(self, received: Accumulators, starts: int) -> Words:
         model = self.stage.model
-        sums = self._shared.together(received, "sums", (starts, model.k))
+        sums = self._shared.together(received, "sums", (len(self.starts.running), model.k))
         check_object_sums(sums, self._shared.labels, model, self.stage.scales["objects"])
-        return sums
+        self._objects.receive(sums, self.globals)
+        return self._objects.shares(self.globals, self.iteration)
 
     def decide(self, totals: Mapping[str, Words], decisions: StartDecisions | None) -> StartDecisions:
         """The global step, then what each start does next: go on, go back, or stop. `decisions`: those of another home
@@ -173,13 +170,11 @@ class HomeState:
         self.globals = self.starts.globals_of(self.starts.end())
         return self.globals_sent()
 
-    def agreement(self, received: Accumulators) -> Words:
-        """(1, k * k) the shared objects by what their clusterings say and what their votes say."""
-        return self._objects.agreement(self._object_sums(received, 1))
-
     def take_agreement(self, total: Words) -> None:
+        """The objects that one site alone holds, by what their clusterings say and what their votes say."""
         check_shares("agreement", total, self._view.sizes)
-        self.kappa = float(kappa(total.astype(np.float64))[0, 0])
+        if total.any():
+            self.kappa = float(kappa(total.astype(np.float64))[0, 0])
 
     @property
     def winner(self) -> int:

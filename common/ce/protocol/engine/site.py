@@ -210,17 +210,13 @@ class Site:
     # The end.
 
     def _clusterings_only(self, task: Task) -> dict[str, Array]:
-        """What the clusterings alone say: the cell step under a flat message, with the winner's parameters."""
+        """What the clusterings alone say of private objects: the cell step under a flat message, with the winner's
+        parameters. Of a shared object such sums are linear in its labels: they are not computed."""
         self._end(task)
         self._state.columns.take_winner(self._state.winner)
         self._state.columns.clear_sums()
-        k = self.model.k
-        private, _ = self._state.one_pass(self._private, np.ones((1, k, self._private.width)))
-        shared, _ = self._state.one_pass(self._shared, np.ones((1, k, self._shared.width)))
-        return {
-            **self._state.by_block("sums", shared),
-            ArrayName.of_all("agreement"): self._state.objects.agreement(private),
-        }
+        sums, _ = self._state.one_pass(self._private, np.ones((1, self.model.k, self._private.width)))
+        return {ArrayName.of_all("agreement"): self._state.objects.agreement(sums)}
 
     def _finish(self, task: Task) -> dict[str, Array]:
         self._end(task)

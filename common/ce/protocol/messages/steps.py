@@ -134,10 +134,10 @@ TABLE: Mapping[Step, StepRule] = {
         blind_only=True,
     ),
     "clusterings_only": StepRule(
-        "Object sums under a flat message: what the clusterings alone say of the classes.",
-        asks=(Asked("block", "sums", (1, "k", "objects")), Asked("global", "agreement", (1, "k*k"))),
+        "Of the objects that one site alone holds: the classes that their clusterings and their votes say, counted. "
+        "Nothing of an object that several sites hold: under a flat message its sums are linear in the labels.",
+        asks=(Asked("global", "agreement", (1, "k*k")),),
         follows=("finish",),
-        owes_shares=True,
     ),
     "finish": StepRule(
         "The winner's globals and, of shared blocks, memberships and which objects have a label; the answer is a "
