@@ -40,17 +40,34 @@ def preview(
         randomise=policy.randomise,
         epsilon=dict(epsilons),
         waits_for_consent=waits,
+        warnings=tuple(_warnings(view)),
     )
+
+
+def _warnings(view: SiteView) -> Iterator[str]:
+    """What the policy allows and a person should know."""
+    shared = sum(block.size for block in view.blocks.values() if block.shared)
+    if shared:
+        yield (
+            f'totals of {shared:,} objects that several sites hold would be opened (shared_objects = "totals"); labels '
+            "can be read from such totals: ce audit found up to ARI 1.0 on such layouts; see docs/threat-model.md"
+        )
 
 
 def _excluded(exclusion: Exclusion) -> Excluded:
     return Excluded(
-        what=f"column {', '.join(exclusion.columns)}" if exclusion.columns else "objects that several sites hold",
+        what=_what(exclusion),
         objects=exclusion.objects,
         rule=exclusion.rule,
         required=exclusion.required,
         found=exclusion.found,
     )
+
+
+def _what(exclusion: Exclusion) -> str:
+    if exclusion.columns:
+        return f"column {', '.join(exclusion.columns)}"
+    return f"{exclusion.labels:,} labels" if exclusion.labels else "objects that several sites hold"
 
 
 def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iterator[PreviewArray]:

@@ -11,12 +11,13 @@ from rich.text import Text
 
 from ce.cli.output import fact_table, format_option, list_table, say, show_table
 from ce.errors import Cancelled, InputError
+from ce.protocol.minimums import SHARED_OBJECTS
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
 from ce_client.daemon.single_instance import wake_daemon
 from ce_client.state.consents import Consents, Decision
 from ce_client.state.job_index import JobIndex
-from ce_client.state.previews import Preview, PreviewArray, Previews
+from ce_client.state.previews import Excluded, Preview, PreviewArray, Previews
 from ce_client.state.rosters import Rosters, content_digest
 
 
@@ -50,8 +51,9 @@ def preview(job: str, config: Path, format_: str) -> None:
         listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.epsilon.items())
         facts.add_row("randomised", Text(f"each label with probability {found.randomise:g}: epsilon {listed}"))
     for excluded in found.excluded:
-        needed = f"{excluded.rule} requires {excluded.required:,}, found {excluded.found:,}"
-        facts.add_row("excluded", Text(f"{excluded.what}: {excluded.objects:,} objects here; {needed}"))
+        facts.add_row("excluded", Text(f"{excluded.what}: {excluded.objects:,} objects here; {_why(excluded)}"))
+    for warning in found.warnings:
+        facts.add_row("warning", Text(warning, style="yellow"))
     if found.waits_for_consent:
         facts.add_row("waits", Text("for ce-client approve, or decline"))
     show_table(facts)
@@ -62,6 +64,12 @@ def preview(job: str, config: Path, format_: str) -> None:
         shape = " x ".join(f"{length:,}" for length in array.shape) or "1"
         arrays.add_row(Text(array.name), array.step, shape, array.mode, others or "no other site", _rules_of(array))
     show_table(arrays)
+
+
+def _why(excluded: Excluded) -> str:
+    if excluded.rule == SHARED_OBJECTS:
+        return f'{SHARED_OBJECTS} = "exclude": they take no part in totals, and are labelled here afterwards'
+    return f"{excluded.rule} requires {excluded.required:,}, found {excluded.found:,}"
 
 
 def _rules_of(array: PreviewArray) -> str:

@@ -147,8 +147,9 @@ def _rules(policy: Policy) -> str:
     minimums = ("min_sites", "min_objects", "min_foreign_columns", "min_classifiers", "min_cluster")
     required = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
     below = "is excluded" if policy.below_minimum == "exclude" else "makes this site refuse"
+    shared = "take no part" if policy.shared_objects == "exclude" else "are in totals that are opened"
     begins = "by itself" if policy.consent == "auto" else "when it is approved here"
-    return f"{required}; what is below {below}; a job begins {begins}"
+    return f"{required}; what is below {below}; objects that other sites hold too {shared}; a job begins {begins}"
 
 
 def _verified(path: Path, site_files: SiteFiles) -> str:

@@ -57,6 +57,7 @@ class Preview:
     randomise: float = 0.0
     epsilon: dict[str, float] = field(default_factory=dict)  # by column; empty without randomised response
     waits_for_consent: bool = False
+    warnings: tuple[str, ...] = ()  # what to know before this job is approved
 
     def as_dict(self) -> dict[str, Any]:
         """The preview as `ce-client preview --format json` prints it.
@@ -111,7 +112,8 @@ def _preview(content: dict[str, Any]) -> Preview:
         for array in content["arrays"]
     )
     excluded = tuple(Excluded(**_current_keys(entry)) for entry in content["excluded"])
-    return Preview(**{**content, "sites": tuple(content["sites"]), "arrays": arrays, "excluded": excluded})
+    lists = {"sites": tuple(content["sites"]), "warnings": tuple(content.get("warnings", ()))}
+    return Preview(**{**content, **lists, "arrays": arrays, "excluded": excluded})
 
 
 def _current_keys(written: dict[str, Any]) -> dict[str, Any]:

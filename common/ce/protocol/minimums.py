@@ -8,12 +8,14 @@ that column. What is left must still be a crowd. For each array that would leave
     min_objects          objects of this site in a shared column or held by it alone, objects of a shared block
     min_foreign_columns  clusterings in a shared block's total that a viewer neither holds nor knows the beta of
     min_classifiers      classifiers in a shared block's votes that a viewer does not hold
+    shared_objects       whether totals of objects that other sites hold too are opened at all
 
 Viewers of a shared block are its other members and, in `masked`, the home. Where labels are missing an object has fewer
 than its block has columns: the last two rules are checked again, object by object, when the labels and ballots of all
 sites have been counted and before anything else leaves. What falls below is left out of the job (objects, a column) or
-the job is refused, as the policy says; a total over all sites cannot be left out. `SiteMinimums` is used by the daemon
-and by the simulation.
+the job is refused, as the policy says; a total over all sites cannot be left out. Objects that other sites hold too are
+left out before any other rule is checked, unless the policy opens their totals: then the other rules apply to them.
+`SiteMinimums` is used by the daemon and by the simulation.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from ce.protocol.topology.topology import Rows
 PRIVATE = Scope("private")
 #: The viewer that is not a site.
 HOME = ""
+#: The rule by which objects that other sites hold too are left out.
+SHARED_OBJECTS = "shared_objects"
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Exclusion:
     found: int
     objects: int = 0
     columns: tuple[str, ...] = ()
+    labels: int = 0  # single labels of objects and columns that do take part
 
 
 class Rules:
@@ -91,11 +96,17 @@ class Rules:
     def findings(
         self, view: SiteView, enrolled: Mapping[str, EnrolmentSummary], table: LabelTable, rows: Mapping[int, Rows]
     ) -> Findings:
-        """Check all that would leave. `rows` are the positions in the table of each block's objects."""
+        """Check all that would leave. `rows` are the positions in the table of each block's objects.
+
+        While there are shared objects to leave out, only they are: which objects and columns fall below a minimum
+        depends on what all sites leave out, and is known after the next alignment.
+        """
         arrays: dict[str, tuple[RuleCheck, ...]] = {EVERYTHING: (self._crowd(view.sites, enrolled),)}
         broken: list[tuple[str, RuleCheck]] = [
             (EVERYTHING, check) for check in arrays[EVERYTHING] if not check.satisfied
         ]
+        if self._policy.shared_objects == "exclude" and any(b.shared and b.size for b in view.blocks.values()):
+            return self._without_shared(view, table, rows, arrays, broken)
         objects: list[tuple[RuleCheck, NDArray[np.bool_]]] = []
         for block in view.blocks.values():
             if block.size:
@@ -121,6 +132,25 @@ class Rules:
                 columns.append((check, name))
                 broken.append((COLUMNS, check))
         return Findings(arrays, tuple(objects), tuple(columns), tuple(broken))
+
+    def _without_shared(
+        self,
+        view: SiteView,
+        table: LabelTable,
+        rows: Mapping[int, Rows],
+        arrays: Mapping[str, tuple[RuleCheck, ...]],
+        broken: Iterable[tuple[str, RuleCheck]],
+    ) -> Findings:
+        """All shared objects are left out. One site that holds an object alone is required, and there is none."""
+        check = RuleCheck(SHARED_OBJECTS, 1, 0)
+        shared = [block.index for block in view.blocks.values() if block.shared and block.size]
+        scopes = [Scope.of_block(index) for index in shared]
+        return Findings(
+            {**arrays, **dict.fromkeys(scopes, (check,))},
+            tuple((check, _mask(table.n_objects, rows[index])) for index in shared),
+            (),
+            (*broken, *((scope, check) for scope in scopes)),
+        )
 
     def thin_objects(
         self,
@@ -155,7 +185,7 @@ class Rules:
     def refuse(self, findings: Findings) -> None:
         """Raises Refused, by the rule's name, where the policy or the rule leaves no other way."""
         for scope, check in findings.broken:
-            if scope == EVERYTHING or self._policy.below_minimum == "refuse":
+            if scope == EVERYTHING or (self._policy.below_minimum == "refuse" and check.rule != SHARED_OBJECTS):
                 raise Refused(check.rule, _sentence(check))
 
     def _crowd(self, contributors: tuple[str, ...], enrolled: Mapping[str, EnrolmentSummary]) -> RuleCheck:
@@ -261,8 +291,13 @@ def with_thin_objects(
     return replace(findings, objects=(*findings.objects, *found), broken=broken)
 
 
-def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[Exclusion, ...]]:
-    """The table without what falls below, and what that was: each object under the first rule that it breaks."""
+def left_out(
+    findings: Findings, table: LabelTable, before: tuple[Exclusion, ...] = ()
+) -> tuple[LabelTable, tuple[Exclusion, ...]]:
+    """The table without what falls below, and what that was: each object under the first rule that it breaks.
+
+    `before`: what was left out already. Raises Refused if nothing is left.
+    """
     left = np.zeros(table.n_objects, dtype=bool)
     objects: dict[str, Exclusion] = {}
     for check, which in findings.objects:
@@ -278,9 +313,26 @@ def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[E
     names = [column.name for column in table.columns if column.name not in gone]
     rest = table.select(~left, names) if left.any() else table.select(columns=names)
     if not rest.n_objects or not rest.columns:
-        rule = findings.broken[0][1].rule
-        raise Refused(rule, "all objects or all columns of this site would have to be left out of the job")
+        raise _nothing_left(findings.broken[0][1].rule, before)
     return rest, tuple(e for e in (*objects.values(), *columns.values()) if e.objects or e.columns)
+
+
+def _nothing_left(rule: str, before: tuple[Exclusion, ...]) -> Refused:
+    advice = (
+        'use objects that the sites hold alone; or, at this site, shared_objects = "totals" in policy.toml opens '
+        "totals of shared objects, from which labels can be read (docs/threat-model.md)"
+    )
+    if rule == SHARED_OBJECTS:
+        return Refused(
+            rule, f"other sites hold every object of this site too, and it leaves such objects out: {advice}"
+        )
+    sentence = "all objects or all columns of this site would have to be left out of the job"
+    shared = sum(exclusion.objects for exclusion in before if exclusion.rule == SHARED_OBJECTS)
+    if shared:
+        sentence += (
+            f"; {shared:,} objects that other sites hold too are left out by the rule {SHARED_OBJECTS}: {advice}"
+        )
+    return Refused(rule, sentence)
 
 
 def _mask(n: int, rows: Rows) -> NDArray[np.bool_]:
@@ -325,6 +377,6 @@ class SiteMinimums:
     def leave_out(self, findings: Findings) -> None:
         """Raises Refused where the policy or the rule leaves no other way."""
         self._rules.refuse(findings)
-        self.table, more = left_out(findings, self.table)
+        self.table, more = left_out(findings, self.table, self.excluded)
         self.excluded = (*self.excluded, *more)
         self._aligned = None
