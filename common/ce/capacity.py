@@ -181,9 +181,9 @@ def rounds_traffic(size: Size) -> Traffic:
     unsent = size.width * (size.shared_categories + (size.shared if size.facts.phases == 2 else 0))
     total += Traffic(0 if blind else -unsent, -size.width * size.shared_categories if size.twice else 0)
     if size.votes:
-        votes = WORD * k * n
-        voting = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(votes, some + 1))
-        total += voting + Traffic(2 * votes if blind else 0, 0)
+        votes, agreement = WORD * k * n, WORD * k**2
+        voting = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(agreement, 1))
+        total += voting + Traffic(votes + agreement if blind else 0, 0)
     if blind:
         return total + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(3)
     return total + Traffic(_message(WORD * n * (k + 1), 2 * some + 1), _message(WORD * k, 1))

@@ -21,6 +21,7 @@ def test_the_defaults_are_those_that_are_promised() -> None:
     assert (policy.weakest_privacy, policy.min_sites, policy.min_objects) == ("masked", 3, 20)
     assert (policy.min_foreign_columns, policy.min_classifiers, policy.min_cluster) == (4, 3, 5)
     assert (policy.consent, policy.below_minimum, policy.leave_behind) == ("auto", "exclude", False)
+    assert policy.shared_objects == "exclude"
     assert policy.randomise == 0.0
 
 

@@ -40,6 +40,10 @@ PRIVATE = Scope("private")
 HOME = ""
 #: The rule by which objects that other sites hold too are left out.
 SHARED_OBJECTS = "shared_objects"
+_WITHOUT_SHARED = (
+    'use objects that the sites hold alone; or, at the sites, shared_objects = "totals" in policy.toml opens totals of '
+    "shared objects, from which labels can be read (docs/threat-model.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -291,13 +295,8 @@ def with_thin_objects(
     return replace(findings, objects=(*findings.objects, *found), broken=broken)
 
 
-def left_out(
-    findings: Findings, table: LabelTable, before: tuple[Exclusion, ...] = ()
-) -> tuple[LabelTable, tuple[Exclusion, ...]]:
-    """The table without what falls below, and what that was: each object under the first rule that it breaks.
-
-    `before`: what was left out already. Raises Refused if nothing is left.
-    """
+def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[Exclusion, ...]]:
+    """The table without what falls below, and what that was: each object under the first rule that it breaks."""
     left = np.zeros(table.n_objects, dtype=bool)
     objects: dict[str, Exclusion] = {}
     for check, which in findings.objects:
@@ -313,26 +312,12 @@ def left_out(
     names = [column.name for column in table.columns if column.name not in gone]
     rest = table.select(~left, names) if left.any() else table.select(columns=names)
     if not rest.n_objects or not rest.columns:
-        raise _nothing_left(findings.broken[0][1].rule, before)
+        rule = findings.broken[0][1].rule
+        if rule == SHARED_OBJECTS:
+            sentence = "other sites hold every object of this site too, and it leaves such objects out"
+            raise Refused(rule, f"{sentence}: {_WITHOUT_SHARED}")
+        raise Refused(rule, "all objects or all columns of this site would have to be left out of the job")
     return rest, tuple(e for e in (*objects.values(), *columns.values()) if e.objects or e.columns)
-
-
-def _nothing_left(rule: str, before: tuple[Exclusion, ...]) -> Refused:
-    advice = (
-        'use objects that the sites hold alone; or, at this site, shared_objects = "totals" in policy.toml opens '
-        "totals of shared objects, from which labels can be read (docs/threat-model.md)"
-    )
-    if rule == SHARED_OBJECTS:
-        return Refused(
-            rule, f"other sites hold every object of this site too, and it leaves such objects out: {advice}"
-        )
-    sentence = "all objects or all columns of this site would have to be left out of the job"
-    shared = sum(exclusion.objects for exclusion in before if exclusion.rule == SHARED_OBJECTS)
-    if shared:
-        sentence += (
-            f"; {shared:,} objects that other sites hold too are left out by the rule {SHARED_OBJECTS}: {advice}"
-        )
-    return Refused(rule, sentence)
 
 
 def _mask(n: int, rows: Rows) -> NDArray[np.bool_]:
@@ -376,7 +361,15 @@ class SiteMinimums:
 
     def leave_out(self, findings: Findings) -> None:
         """Raises Refused where the policy or the rule leaves no other way."""
-        self._rules.refuse(findings)
-        self.table, more = left_out(findings, self.table, self.excluded)
+        try:
+            self._rules.refuse(findings)
+            self.table, more = left_out(findings, self.table)
+        except Refused as refused:
+            shared = sum(exclusion.objects for exclusion in self.excluded if exclusion.rule == SHARED_OBJECTS)
+            if not shared:
+                raise
+            sentence = str(refused).removesuffix(f" (rule: {refused.rule})")
+            why = f"{shared:,} objects that other sites hold too were left out before, by the rule {SHARED_OBJECTS}"
+            raise Refused(refused.rule, f"{sentence}; {why}: {_WITHOUT_SHARED}") from refused
         self.excluded = (*self.excluded, *more)
         self._aligned = None
