@@ -113,7 +113,9 @@ def compare(directory: Path, out: Path) -> None:
     report["agreement"] = consensus.agreement()
     report["truth"] = consensus.scores(ce.LabelTable.from_csv(HERE / "truth.csv"))
     report["bytes_sent"] = report["bytes"]
-    report["excluded"] = []
+    report["excluded"] = [
+        {**entry, "columns": [f"{entry['columns']} columns"] * bool(entry["columns"])} for entry in report["excluded"]
+    ]
     print()
     show(report, "text", written)
 

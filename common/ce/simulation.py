@@ -56,6 +56,7 @@ class Excluded:
     rule: str
     objects: int = 0
     columns: tuple[str, ...] = ()
+    labels: int = 0  # single labels of objects and columns that do take part
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,8 @@ class Simulation:
     layout: Layout  # "one", "row", "column" or "arbitrary"
     privacy: str  # the mode in which it ran
     excluded: tuple[Excluded, ...]  # what took no part, and why
+    objects: int  # different objects of all sites
+    objects_in_fit: int  # of these, those that no rule has left out at all their sites
     classes: Categories  # of a model with classes: the names of the columns of memberships
     kappa: float | None  # do the clusterings follow the classes? Of objects that one site holds; None if there is none
 
@@ -137,6 +140,8 @@ def simulate(
         layout=result.topology.layout,
         privacy=mode,
         excluded=(*_left_out(result), *_excluded(tables, unlabelled, model)),
+        objects=len(np.unique(np.concatenate([table.ids for table in tables.values()]))),
+        objects_in_fit=result.topology.sizes.objects,
         classes=classes,
         kappa=outcome.kappa,
     )
@@ -157,7 +162,7 @@ def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
 
 def _left_out(result: Run) -> list[Excluded]:
     return [
-        Excluded(site, found.rule, found.objects, found.columns)
+        Excluded(site, found.rule, found.objects, found.columns, found.labels)
         for site, exclusions in result.excluded.items()
         for found in exclusions
     ]

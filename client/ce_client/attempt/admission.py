@@ -18,7 +18,7 @@ from ce.labels.randomised import epsilons
 from ce.privacy.derivation import joined
 from ce.protocol.keys.handshake import sign_enrolment
 from ce.protocol.messages.task import Array
-from ce.protocol.minimums import Exclusion, Findings, SiteMinimums
+from ce.protocol.minimums import Exclusion, Findings, SiteMinimums, exclusion_counts
 from ce.protocol.modes.mask_context import object_digests
 from ce.protocol.topology.enrolment import (
     Enrolment,
@@ -119,7 +119,8 @@ class Admission:
         attempt, site_enrolment = self._prepared.offered.attempt, self._enrolled
         signature = sign_enrolment(attempt, self._site, site_enrolment.summary, self._site_files.key)
         least = self._prepared.offered.policy.min_cluster
-        header = enrolment_header(attempt, site_enrolment.enrolment, site_enrolment.summary, signature, least)
+        excluded = exclusion_counts(site_enrolment.excluded)
+        header = enrolment_header(attempt, site_enrolment.enrolment, site_enrolment.summary, signature, least, excluded)
         return enrolment_frames(header, site_enrolment.enrolment)
 
     def is_answered(self, message: pb.Alignment) -> bool:

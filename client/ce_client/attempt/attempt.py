@@ -73,6 +73,11 @@ class SiteAttempt:
         return self._rounds is not None and self._rounds.finished
 
     @property
+    def participation(self) -> dict[str, str | int]:
+        """How many objects of this site take part, of how many, and the rules that left out others; {}: not known."""
+        return {} if self._rounds is None else self._rounds.participation
+
+    @property
     def light(self) -> bool:
         """True if the next message takes about a millisecond, so that it needs no thread."""
         return self._rounds is not None and self._rounds.light

@@ -48,6 +48,12 @@ class SiteRounds:
         offered, key = prepared.offered, prepared.job_key
         settings = site_files.settings
         self.finished = False
+        self.participation: dict[str, str | int] = {
+            "objects": prepared.labels.n_objects,
+            "objects_in_fit": enrolled.labels.n_objects,
+        }
+        if enrolled.excluded:
+            self.participation["rules"] = ", ".join(dict.fromkeys(one.rule for one in enrolled.excluded))
         self.checkpoint_round = 0  # the last round with a checkpoint; 0: none
         self.failed_checkpoints = 0
         self._offered = offered
@@ -182,9 +188,15 @@ class SiteRounds:
             "epoch": offered.attempt.epoch,
             "rounds": task.round,
             "objects": labels.n_objects,
+            "objects_in_fit": self._labels.n_objects,
             "objects_without_a_label": int(unlabelled.sum()),
             "excluded": [
-                {"rule": exclusion.rule, "objects": exclusion.objects, "columns": list(exclusion.columns)}
+                {
+                    "rule": exclusion.rule,
+                    "objects": exclusion.objects,
+                    "columns": list(exclusion.columns),
+                    "labels": exclusion.labels,
+                }
                 for exclusion in self._excluded
             ],
             "columns": [column.name for column in self._labels.columns],

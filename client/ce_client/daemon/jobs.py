@@ -165,11 +165,11 @@ class SiteJobs:
             self._note_refusal(attempt, attempt.refusal)
         self._noted.pop(message.job, None)
         level = logging.INFO if message.state == "done" else logging.WARNING
-        named = {"job": message.job, "state": message.state}
+        named: dict[str, str | int] = {"job": message.job, "state": message.state}
         if message.reason:
             named["reason"] = message.reason
         if attempt is not None and attempt.finished:
-            named["results"] = str(self._settings.results / message.job)
+            named |= {"results": str(self._settings.results / message.job), **attempt.participation}
         log.log(level, "job over", extra=fields(**named))
 
     def _note_refusal(self, site_attempt: SiteAttempt, error: CeError) -> None:

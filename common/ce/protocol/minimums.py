@@ -31,6 +31,7 @@ from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.protocol.messages.array_names import COLUMNS, EVERYTHING, Scope
 from ce.protocol.topology.enrolment import MOST_SHOWN, EnrolmentSummary
+from ce.protocol.topology.exclusions import ExclusionCount
 from ce.protocol.topology.site_view import Block, Kind, SiteView
 from ce.protocol.topology.topology import Rows
 
@@ -85,6 +86,20 @@ class Exclusion:
     objects: int = 0
     columns: tuple[str, ...] = ()
     labels: int = 0  # single labels of objects and columns that do take part
+
+
+def exclusion_counts(excluded: Iterable[Exclusion]) -> tuple[ExclusionCount, ...]:
+    """In numbers, each rule once."""
+    counts: dict[str, ExclusionCount] = {}
+    for one in excluded:
+        before = counts.get(one.rule, ExclusionCount(one.rule))
+        counts[one.rule] = ExclusionCount(
+            one.rule,
+            before.objects + one.objects,
+            before.columns + len(one.columns),
+            before.labels + one.labels,
+        )
+    return tuple(counts.values())
 
 
 class Rules:

@@ -6,7 +6,7 @@ own matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,15 @@ from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.enrolment import ColumnClaim, ColumnSummary, Enrolment, EnrolmentSummary, Written
+from ce.protocol.topology.exclusions import ExclusionCount
 from ce.protocol.topology.site_view import Kind
 from ce.transport.array_chunks import LARGEST_HEADER, to_chunks
 from ce_proto.v1 import site_pb2 as pb
 
 #: Characters of a column's name.
 LONGEST_COLUMN_NAME = 200
+#: Rules by which a site leaves something out, and characters of a rule's name.
+MOST_EXCLUSIONS, LONGEST_RULE = 100, 100
 #: The one array of an enrolment.
 PSEUDONYMS = "pseudonyms"
 
@@ -58,7 +61,12 @@ def read_written(number: int) -> Written:
 
 
 def enrolment_header(
-    attempt: Attempt, enrolment: Enrolment, summary: EnrolmentSummary, signature: bytes, min_cluster: int
+    attempt: Attempt,
+    enrolment: Enrolment,
+    summary: EnrolmentSummary,
+    signature: bytes,
+    min_cluster: int,
+    excluded: Iterable[ExclusionCount] = (),
 ) -> pb.Enrolment:
     """All but the pseudonyms. Raises InputError when it is more than fits in a frame."""
     header = pb.Enrolment(
@@ -80,6 +88,10 @@ def enrolment_header(
         signature=signature,
         revision=summary.revision,
         min_cluster=min_cluster,
+        excluded=[
+            pb.Exclusion(rule=count.rule, objects=count.objects, columns=count.columns, labels=count.labels)
+            for count in excluded
+        ],
     )
     if header.ByteSize() > LARGEST_HEADER:
         categories = sum(len(claim.categories) for claim in enrolment.columns)
@@ -119,6 +131,16 @@ def read_claims(claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
     if not columns:
         raise MessageError("columns: expected at least one")
     return tuple(columns.values())
+
+
+def read_exclusions(messages: Sequence[pb.Exclusion]) -> tuple[ExclusionCount, ...]:
+    """What a site has left out, by rule. Names of rules are printed: only short, printable ones are accepted."""
+    rules = [message.rule for message in messages]
+    if len(rules) > MOST_EXCLUSIONS or len(set(rules)) < len(rules):
+        raise MessageError(f"excluded: expected at most {MOST_EXCLUSIONS} rules, each of them once")
+    if not all(0 < len(rule) <= LONGEST_RULE and rule.isprintable() for rule in rules):
+        raise MessageError(f"excluded: expected names of rules of 1 to {LONGEST_RULE} printable characters")
+    return tuple(ExclusionCount(m.rule, m.objects, m.columns, m.labels) for m in messages)
 
 
 def read_pseudonyms(tokens: Array, objects: int) -> NDArray[np.void]:

@@ -221,7 +221,7 @@ class EncryptedKey(_message.Message):
     def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., site: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ciphertext: _Optional[bytes] = ...) -> None: ...
 
 class Enrolment(_message.Message):
-    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "chunks", "revision", "min_cluster")
+    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "chunks", "revision", "min_cluster", "excluded")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +231,7 @@ class Enrolment(_message.Message):
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MIN_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     objects: int
@@ -240,7 +241,20 @@ class Enrolment(_message.Message):
     chunks: _arrays_pb2.ArrayChunks
     revision: int
     min_cluster: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., min_cluster: _Optional[int] = ...) -> None: ...
+    excluded: _containers.RepeatedCompositeFieldContainer[Exclusion]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., min_cluster: _Optional[int] = ..., excluded: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ...) -> None: ...
+
+class Exclusion(_message.Message):
+    __slots__ = ("rule", "objects", "columns", "labels")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    objects: int
+    columns: int
+    labels: int
+    def __init__(self, rule: _Optional[str] = ..., objects: _Optional[int] = ..., columns: _Optional[int] = ..., labels: _Optional[int] = ...) -> None: ...
 
 class ColumnClaim(_message.Message):
     __slots__ = ("name", "kind", "soft", "categories_are", "categories", "labels")

@@ -115,9 +115,16 @@ class JobAttempt:
         """The operator's result of a finished attempt."""
         assert self.rounds is not None
         rounds, least = self.rounds, max(self._settings.min_cluster, self.setup.min_cluster)
-        return operator_report(
-            self._job, rounds.topology, rounds.outcome, rounds.exchanges, rounds.bytes, least, left_behind
-        )
+        facts = (rounds.topology, self.setup.exclusions, rounds.outcome, rounds.exchanges, rounds.bytes)
+        return operator_report(self._job, *facts, least, left_behind)
+
+    def participation(self) -> dict[str, str | int | float]:
+        """For the log: how many objects of how many took part, and which rules left out others."""
+        assert self.rounds is not None
+        exclusions, in_fit = self.setup.exclusions, self.rounds.topology.sizes.objects
+        found: dict[str, str | int | float] = {"objects": exclusions.objects, "objects_in_fit": in_fit}
+        rules = dict.fromkeys(count.rule for _, count in exclusions)
+        return found | ({"rules": ", ".join(rules)} if rules else {})
 
     # Streams.
 
@@ -140,6 +147,8 @@ class JobAttempt:
 
     def aligned(self, result: Aligned) -> list[Instruction]:
         """The sites are aligned: each is sent what it shares with which others."""
+        if not self.setup.revision:
+            self.setup.exclusions.objects = result.topology.sizes.objects
         rounds = self.rounds = AttemptRounds(self._attempt, result, self.setup.signed, self.setup.revision)
         return [self._send(site, rounds.alignment(site)) for site in self._connected]
 

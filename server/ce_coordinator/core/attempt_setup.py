@@ -18,8 +18,9 @@ from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import KEY_SIZE, KeyShare, check_enrolment, check_key_share
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary
+from ce.protocol.topology.exclusions import ExclusionCount, JobExclusions
 from ce.transport.array_chunks import Collector
-from ce.transport.enrolment_codec import PSEUDONYMS, read_claims, read_pseudonyms
+from ce.transport.enrolment_codec import PSEUDONYMS, read_claims, read_exclusions, read_pseudonyms
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -38,6 +39,7 @@ class _Arriving:
 
     header: pb.Enrolment
     columns: tuple[ColumnClaim, ...]
+    excluded: tuple[ExclusionCount, ...]
     collector: Collector
 
 
@@ -49,6 +51,7 @@ class AttemptSetup:
         self.enrolments: dict[str, Enrolment] = {}
         self.signed: dict[str, tuple[EnrolmentSummary, bytes]] = {}  # by site: what it has enrolled, with its signature
         self.revision = 0  # of the present alignment
+        self.exclusions = JobExclusions()
         self.min_cluster = 0  # the largest that a site asks for: smaller clusters are withheld from the operator
         self._uses_votes = uses_votes
         self._limits = limits
@@ -160,7 +163,7 @@ class AttemptSetup:
             )
         columns = self._columns(site, message.columns)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
-        self._arriving[site] = _Arriving(message, columns, collector)
+        self._arriving[site] = _Arriving(message, columns, read_exclusions(message.excluded), collector)
         complete = self.enrol_more(site, message.chunks)
         # The pseudonyms are in the collector; of the frame only what was signed is needed further.
         message.ClearField("chunks")
@@ -187,6 +190,7 @@ class AttemptSetup:
         signature = arriving.header.signature
         check_enrolment(self.attempt, site, summary, signature, self._certificates[site])
         self._refuse_more(site, enrolment, summary)
+        self.exclusions.enrolled(site, len(objects), len(enrolment.columns), arriving.excluded)
         self.enrolments[site], self.signed[site] = enrolment, (summary, signature)
         self._objects[site] = len(objects)
         self.min_cluster = max(self.min_cluster, arriving.header.min_cluster)

@@ -229,7 +229,8 @@ class JobRun:
     def _next_round(self, attempt: JobAttempt, following: NextRound, now: float) -> list[Instruction]:
         steps = attempt.next_round(following, now)
         if steps is None:
-            return self._end("done", now, result=attempt.report(self.record.left_behind))
+            note = Note("info", "objects of the job", {"job": self.job.name, **attempt.participation()})
+            return [note, *self._end("done", now, result=attempt.report(self.record.left_behind))]
         self._waits_since = now
         return [*self._enter("running", now), *steps]
 

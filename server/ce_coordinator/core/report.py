@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ce.declarations.registry import find_model
 from ce.job import Job
 from ce.protocol.engine.aggregator import Outcome
+from ce.protocol.topology.exclusions import JobExclusions
 from ce.protocol.topology.topology import Topology
 from ce.ring import Reals
 
@@ -19,6 +21,7 @@ from ce.ring import Reals
 def operator_report(
     job: Job,
     topology: Topology,
+    exclusions: JobExclusions,
     outcome: Outcome | None,
     exchanges: int,
     n_bytes: int,
@@ -34,7 +37,9 @@ def operator_report(
         "model": job.model,
         "privacy": job.privacy,
         "layout": topology.layout,
-        "objects": topology.sizes.objects,
+        "objects": exclusions.objects,
+        "objects_in_fit": topology.sizes.objects,
+        "excluded": [{"site": site, **asdict(count)} for site, count in exclusions],
         "sites": list(topology.sites),
         "columns": [{"name": c.name, "kind": c.kind, "holders": list(c.holders)} for c in topology.columns],
         "exchanges": exchanges,
