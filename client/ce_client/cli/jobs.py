@@ -104,8 +104,8 @@ def show(job: str, config: Path, format_: str) -> None:
 def forget(job: str, results: bool, config: Path, format_: str) -> None:
     """Remove the files of a job: its entry in the list of jobs, its preview, consent, attempts and checkpoints.
 
-    Results stay unless --results is given. The ledger and the roster under which the labels were contributed always
-    stay: they are about what has left this site.
+    Results stay unless --results is given. The ledger, the roster under which the labels were contributed and the count
+    of definitions that have opened totals of its objects always stay: they are about what has left this site.
 
     \b
     Examples:
