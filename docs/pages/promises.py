@@ -47,6 +47,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "Objects and columns below a minimum are left out, listed, and scored at their own site.",
         "A job waits for consent where the policy asks for it, and consent holds for that job only.",
         "A label file is contributed under one roster unless a person allows another.",
+        "Totals of an object are opened by as many definitions as the policy allows, over all jobs.",
     ),
     "Reliability": (
         "kill -9 of any process at any moment ends with the same bits.",

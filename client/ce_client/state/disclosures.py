@@ -83,9 +83,9 @@ class Budget:
 
     @property
     def sentence(self) -> str:
-        counted = f"{self.objects:,} objects that other sites hold too: {self.used:,} definitions used before, "
-        counted += f"{self.after:,} after this job, of {self.limit:,}"
-        return counted + (" (this one is allowed)" if self.over and self.allowed else "")
+        counted = f"{self.used:,} before this job, {self.after:,} with it, {self.limit:,} allowed"
+        allowed = "; this one was allowed here" if self.over and self.allowed else ""
+        return f"that open totals of {self.objects:,} objects that other sites hold too: {counted}{allowed}"
 
 
 @dataclass(frozen=True)
