@@ -111,7 +111,7 @@ def simulate(
         tables,
         _starts(job, tables, secrets),
         classes=classes,
-        job_key=None if secrets is None else job_key(secrets[min(tables)], job.name),
+        job_key=None if secrets is None else job_key(secrets[min(tables)], job.disclosure_digest),
         privacy=mode,
         policies=None if rules is None else dict.fromkeys(tables, rules),
         on_progress=on_progress,
@@ -121,7 +121,7 @@ def simulate(
     path = outcome.paths[outcome.winner]
     sites, unlabelled = {}, {}
     for name, table in tables.items():
-        whole = table if secrets is None else with_tokens(table, job_key(secrets[min(tables)], job.name))
+        whole = table if secrets is None else with_tokens(table, job_key(secrets[min(tables)], job.disclosure_digest))
         memberships, unlabelled[name] = whole_memberships(
             result.sites[name], whole, np.flatnonzero(result.participating[name]), classes
         )
@@ -184,8 +184,8 @@ def _starts(job: Job, tables: Mapping[str, LabelTable], secrets: Mapping[str, by
         raise InputError(f"no secret for {', '.join(missing)}")
     if not all(isinstance(secret, bytes) and secret for secret in secrets.values()):
         raise InputError("secrets are bytes, and not empty")
-    key = job_key(secrets[min(tables)], job.name)
-    return {site: SecretStarts.of(secrets[site], key, job.name) for site in tables}
+    key = job_key(secrets[min(tables)], job.disclosure_digest)
+    return {site: SecretStarts.of(secrets[site], key, job.disclosure_digest) for site in tables}
 
 
 def _transport_to(name: str) -> TransportTo:
@@ -206,7 +206,7 @@ def _tables(
     beta = result.beta()
     if secrets is None:
         return beta
-    key = job_key(secrets[min(tables)], job.name)
+    key = job_key(secrets[min(tables)], job.disclosure_digest)
     seen: dict[str, set[Any]] = {}
     for table in tables.values():
         for clustering in table.clusterings:

@@ -24,6 +24,7 @@ import ce_client.state.ledger
 from ce.errors import MessageError, RingOverflow
 from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey
+from ce.job import Job
 from ce.labels import Column, LabelTable
 from ce.labels.randomised import randomise
 from ce.privacy.derivation import derive, extract, joined, number
@@ -197,7 +198,10 @@ def test_pair_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_job_key_and_what_is_encrypted() -> None:
     known = KNOWN["job_key"]
-    assert job_key(bytes.fromhex(known["secret"]), known["job"]).hex() == known["job_key"]
+    job = Job.from_definition(known["definition"].encode())
+    assert job.disclosure_definition().decode() == known["disclosure_definition"]
+    assert job.disclosure_digest.hex() == known["disclosure_digest"]
+    assert job_key(bytes.fromhex(known["secret"]), job.disclosure_digest).hex() == known["job_key"]
     pair_key = bytes.fromhex(KNOWN["encryption"]["pair_key"])
     for case in KNOWN["encryption"]["cases"]:
         box = EncryptedBox(bytes.fromhex(case["nonce"]), bytes.fromhex(case["ciphertext"]))
@@ -221,7 +225,7 @@ def test_pseudonyms_and_tokens() -> None:
 
 def test_starting_parameters() -> None:
     known = KNOWN["starts"]
-    starts = SecretStarts.of(bytes.fromhex(known["secret"]), bytes.fromhex(known["job_key"]), known["job"])
+    starts = SecretStarts.of(*hexes([known["secret"], known["job_key"], known["disclosure_digest"]]))
     for at, own in enumerate(known["columns"]):
         assert own["key"] == (starts.job_key if own["shared"] else starts.site_key).hex()
         holders = ("east", "north") if own["shared"] else ("north",)

@@ -101,7 +101,13 @@ CONTEXT = (JOB_DIGEST, number(EPOCH), joined(*(site.encode() for site in SITES))
 SECRETS = {site: sha256(b"secret of " + site.encode()) for site in SITES}
 PRIVATE_KEYS = {site: sha256(b"ephemeral key of " + site.encode()) for site in SITES}
 PUBLIC_KEYS = {site: X25519PrivateKey.from_private_bytes(own).public_key() for site, own in PRIVATE_KEYS.items()}
-JOB_KEY = hkdf(SECRETS["east"], b"ce job key", JOB.encode())
+DISCLOSED = (
+    b'{"classes":null,"clusters":2,"local_loops":1,"max_iterations":300,"model":"bce","on_dropout":"wait","posterior":'
+    b'"joint","restarts":5,"schedule":"joint","seed":0,"sites":["east","north","south"],"smoothing":1.0,"start":"votes",'
+    b'"tolerance":1e-06}'
+)
+DISCLOSURE_DIGEST = sha256(DISCLOSED)
+JOB_KEY = hkdf(SECRETS["east"], b"ce job key", DISCLOSURE_DIGEST)
 IDS = ("0", "customer 17", "Müller", "\u00e9t\u00e9", "日本")
 CATEGORIES: dict[str, tuple[int | str, ...]] = {"age": ("old", "young", "ältlich"), "visits": (1, 2), "rank": (-1, 7)}
 
@@ -231,9 +237,13 @@ def pair_keys() -> Section:
 
 def job_keys() -> Section:
     return {
-        "what": "The job key, made by the first site by name: HKDF(its secret; 'ce job key', name of the job).",
+        "what": "The disclosure definition of a job: its definition without name, deadlines and privacy, sites sorted, "
+        "tolerance and smoothing with a fraction. The job key, made by the first site by name: HKDF(its secret; "
+        "'ce job key', SHA-256 of the disclosure definition).",
+        "definition": '{"name":"demo","privacy":"blind","clusters":2,"sites":["south","east","north"],"smoothing":1}',
+        "disclosure_definition": DISCLOSED.decode(),
+        "disclosure_digest": DISCLOSURE_DIGEST.hex(),
         "secret": SECRETS["east"].hex(),
-        "job": JOB,
         "job_key": JOB_KEY.hex(),
     }
 
@@ -308,7 +318,7 @@ def drawn(key: bytes, column: str, tokens: Sequence[str], starts: int, k: int) -
 
 def starts() -> Section:
     secret, starts_, k = SECRETS["north"], 2, 3
-    own_key = hkdf(secret, b"ce start of a column with one holder", JOB.encode())
+    own_key = hkdf(secret, b"ce start of a column with one holder", DISCLOSURE_DIGEST)
     columns = []
     for column, key, shared in (("age", JOB_KEY, True), ("rank", own_key, False)):
         tokens = sorted(token(column, category) for category in CATEGORIES[column])
@@ -330,9 +340,10 @@ def starts() -> Section:
         "start in "
         "decimal, column, 'str TOKEN')), k for each start and category. Entry (start, h, category) of beta is "
         "-ln(((word >> 11) + 0.5) / 2^53), divided by the sum of its row. The key is the job key for a column of "
-        "several holders, else HKDF(the holder's secret; 'ce start of a column with one holder', name of the job).",
+        "several holders, else HKDF(the holder's secret; 'ce start of a column with one holder', SHA-256 of the "
+        "disclosure definition).",
         "secret": secret.hex(),
-        "job": JOB,
+        "disclosure_digest": DISCLOSURE_DIGEST.hex(),
         "job_key": JOB_KEY.hex(),
         "starts": starts_,
         "k": k,

@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ce.errors import MessageError, Refused
 from ce.labels import LabelTable
 from ce.labels.randomised import epsilons
@@ -38,8 +40,10 @@ from ce_client.attempt.check_alignment import checked_rows, checked_view, privat
 from ce_client.attempt.preview import preview
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.attempt.setup import PreparedAttempt
+from ce_client.config import Labels
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.consents import Consents
+from ce_client.state.disclosures import Disclosure, definition_key, disclosure_of, refuse
 from ce_client.state.previews import Previews
 from ce_proto.v1 import site_pb2 as pb
 
@@ -171,7 +175,8 @@ class Admission:
     def admit(self) -> Admitted | None:
         """No rule is broken: begin, or wait for consent if the policy requires it (None).
 
-        Writes the preview. Raises Refused if the job was declined.
+        Writes the preview. Raises Refused if the job was declined, or if it opens totals of objects once more than the
+        policy allows.
         """
         assert self._checked is not None
         attempt, policy = self._prepared.offered.attempt, self._prepared.offered.policy
@@ -180,6 +185,8 @@ class Admission:
         if policy.consent == "ask":
             decision = Consents(state).decision(attempt.job, attempt.job_digest, attempt.roster)
         self.waits_for_consent = decision is None
+        disclosure = self._disclosure(self._checked)
+        budget = self._recorder.budget(disclosure)
         Previews(state).write(
             preview(
                 self._prepared.offered,
@@ -187,6 +194,7 @@ class Admission:
                 self._checked.findings,
                 self._enrolled.excluded,
                 epsilons(self._prepared.labels, policy.randomise),
+                budget,
                 self.waits_for_consent,
             )
         )
@@ -194,8 +202,31 @@ class Admission:
             return None
         if decision == "declined":
             raise Refused("consent", "this site has declined the job")
+        refuse(budget, attempt.job)
         self._recorder.use_of_labels()
+        self._recorder.disclosure(disclosure)
         return Admitted(self._prepared, self._enrolled, self._checked)
+
+    def _disclosure(self, checked: CheckedAlignment) -> Disclosure:
+        """The totals that this job opens: those of the objects of shared blocks.
+
+        The definition's name follows from everything here that its totals follow from.
+        """
+        offered, policy = self._prepared.offered, self._prepared.offered.policy
+        # Keys at their defaults have no part in the name, so that a key of a later version changes no name.
+        usual = vars(Labels())
+        read_as = {key: value for key, value in vars(self._site_files.settings.labels).items() if value != usual[key]}
+        read_as.pop("file", None)
+        definition = definition_key(
+            offered.job.disclosure_digest,
+            offered.labels_digest,
+            repr(sorted(read_as.items())).encode(),
+            repr((policy.randomise, policy.randomise_columns)).encode(),
+            self._prepared.job_key,
+        )
+        shared = [checked.rows[index] for index, block in checked.view.blocks.items() if block.shared]
+        rows = np.concatenate([np.zeros(0, dtype=np.intp), *shared])
+        return disclosure_of(definition, offered.job.privacy, self._site_files.secret, self._enrolled.labels.ids[rows])
 
     @property
     def _site(self) -> str:

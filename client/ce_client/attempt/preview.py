@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName
@@ -10,6 +11,7 @@ from ce.protocol.minimums import PRIVATE, Exclusion, Findings
 from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
 from ce_client.attempt.setup import OfferedJob
+from ce_client.state.disclosures import Budget
 from ce_client.state.previews import Excluded, Preview, PreviewArray
 
 #: Iterations whose arrays are listed: no schedule has a longer period.
@@ -22,6 +24,7 @@ def preview(
     findings: Findings,
     excluded: tuple[Exclusion, ...],
     epsilons: Mapping[str, float],
+    budget: Budget,
     waits: bool,
 ) -> Preview:
     """The preview of an alignment that breaks no rule. `waits`: the job waits for consent."""
@@ -41,6 +44,8 @@ def preview(
         epsilon=dict(epsilons),
         waits_for_consent=waits,
         warnings=tuple(_warnings(view)),
+        definition=json.loads(job.definition()),
+        budget=budget,
     )
 
 

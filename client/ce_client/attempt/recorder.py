@@ -5,6 +5,7 @@ Everything is written before the frame that it is about can be sent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,6 +20,7 @@ from ce.protocol.topology.enrolment import Enrolment
 from ce_client.attempt.setup import OfferedJob
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.disclosures import Budget, Disclosure, Disclosures
 from ce_client.state.ledger import PURPOSE, Ledger
 from ce_client.state.rosters import Rosters
 
@@ -58,6 +60,15 @@ class AttemptRecorder:
         attempt, settings = self._offered.attempt, self._site_files.settings
         rosters = Rosters(settings.state)
         rosters.remember(settings.labels.file, self._offered.labels_digest, attempt.roster, attempt.job, self._ledger)
+
+    def budget(self, disclosure: Disclosure) -> Budget:
+        """What the totals that would be opened take of the definitions that the policy allows."""
+        return Disclosures(self._site_files.settings.state).budget(disclosure, self._offered.policy.max_definitions)
+
+    def disclosure(self, disclosure: Disclosure) -> None:
+        """Totals are about to be opened. Raises Refused if the policy allows no further definition."""
+        disclosures, most = Disclosures(self._site_files.settings.state), self._offered.policy.max_definitions
+        disclosures.record(self._offered.attempt.job, disclosure, most, self._ledger)
 
     def next_round(self) -> None:
         """Count a round. Raises Refused if the policy allows no further one."""
@@ -105,5 +116,6 @@ class AttemptRecorder:
             self._offered.job.privacy,
             randomise,
             epsilons(labels, randomise),
+            json.loads(self._offered.job.definition()),
         )
         self._in_ledger = True

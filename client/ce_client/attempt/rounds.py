@@ -71,7 +71,7 @@ class SiteRounds:
             aligned.view,
             aligned.rows,
             offered.model,
-            SecretStarts.of(site_files.secret, key, offered.attempt.job),
+            SecretStarts.of(site_files.secret, key, offered.job.disclosure_digest),
             classes=offered.classes,
             threads=settings.threads,
             on_counts=aligned.check_counts,

@@ -126,8 +126,8 @@ def _counts(report: dict[str, Any]) -> list[dict[str, Any]]:
 def forget(job: str, results: bool, config: Path, format_: str) -> None:
     """Remove the files of a job: its entry in the list of jobs, its preview, consent, attempts and checkpoints.
 
-    Results stay unless --results is given. The ledger and the roster under which the labels were contributed always
-    stay: they are about what has left this site.
+    Results stay unless --results is given. The ledger, the roster under which the labels were contributed and the count
+    of definitions that have opened totals of its objects always stay: they are about what has left this site.
 
     \b
     Examples:

@@ -37,12 +37,14 @@ VERSION = 1
 PRIVATE = 0o600
 
 _ALWAYS = {"n", "kind", "time_s", "hash"}
-#: The keys of each kind of line.
+#: The keys that each kind of line has in ledgers of every version.
 _KEYS = {
     "ledger": _ALWAYS | {"version", "site"},
     "begin": _ALWAYS | {"job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon"},
     "contribution": _ALWAYS | {"job", "epoch", "round", "arrays", "notes"},
+    "disclosure": _ALWAYS | {"job", "definition", "mode", "objects", "sha256"},
     "allow-roster": _ALWAYS | {"job", "roster"},
+    "allow-definition": _ALWAYS | {"job", "definition", "mode"},
     "end": _ALWAYS | {"job", "epoch", "state", "signature"},
     "torn": _ALWAYS | {"bytes"},
 }
@@ -102,8 +104,12 @@ class Ledger:
         mode: str,
         randomise: float = 0.0,
         epsilon: Mapping[str, float] | None = None,
+        definition: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Record that an attempt at a job begins; `epsilon` of randomised response by column. Returns the new head."""
+        """Record that an attempt at a job begins. Returns the new head.
+
+        `epsilon`: of randomised response, by column. `definition`: every key of the job.
+        """
         return self._append(
             {
                 "kind": "begin",
@@ -114,6 +120,7 @@ class Ledger:
                 "mode": mode,
                 "randomise": randomise,
                 "epsilon": dict(epsilon or {}),
+                "definition": dict(definition or {}),
             }
         )
 
@@ -144,6 +151,18 @@ class Ledger:
         }
         line = {"kind": "contribution", "job": job, "epoch": epoch, "round": round, "arrays": described}
         return self._append({**line, "notes": list(notes)})
+
+    def disclosure(self, job: str, definition: str, mode: str, objects: int, sha256: str) -> bytes:
+        """Record that totals of objects that several sites hold are about to be opened.
+
+        `definition` names the file in `disclosures` that has their keyed ids, `sha256` is of that file.
+        """
+        line = {"kind": "disclosure", "job": job, "definition": definition, "mode": mode}
+        return self._append({**line, "objects": objects, "sha256": sha256})
+
+    def allow_definition(self, job: str, definition: str, mode: str) -> bytes:
+        """Record the first use of an allowance: one more definition opens totals than the policy allows."""
+        return self._append({"kind": "allow-definition", "job": job, "definition": definition, "mode": mode})
 
     def allow_roster(self, job: str, roster: Iterable[str]) -> bytes:
         """Record the first use of an allowance: label files go into totals of this roster beside those of another."""

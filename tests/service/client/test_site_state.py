@@ -161,7 +161,7 @@ def test_preview_shows_every_array_that_would_leave(run: Run, north: Path) -> No
     assert re.search(r"waits +for ce-client approve", shown.out)
 
 
-@pytest.mark.parametrize("command", ["preview", "approve", "decline", "allow-roster", "forget"])
+@pytest.mark.parametrize("command", ["preview", "approve", "decline", "allow-roster", "allow-definition", "forget"])
 def test_a_job_that_this_site_was_not_in_is_unknown(run: Run, north: Path, command: str) -> None:
     JobIndex(north / "state").write(JobEntry("demo", "offered", 1))
     unknown = run("ce-client", command, "demmo", "--config", north, "--format", "json")
