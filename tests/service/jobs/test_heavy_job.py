@@ -26,7 +26,7 @@ PROMISED_S = 2.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 LOOPS = 1_000_000
 ENVIRONMENT = {"CE_POLICY_MAX_LOCAL_LOOPS": str(LOOPS)}
 #: Seconds over which a process is watched, and seconds of a core that an idle one may take meanwhile.
-WATCHED_S, IDLE_S = 0.25, 0.1
+WATCHED_S, IDLE_S = 0.25, 0.03
 
 
 @pytest.fixture(scope="module", name="shared")
