@@ -87,6 +87,10 @@ RULES = {
     "results of another job": Rule(
         "The site has results of another job under this name.", "submit the job under another name"
     ),
+    "finished job": Rule(
+        "The job is over at the site, and is offered to it again: its results stay as they are.",
+        "submit the job under another name",
+    ),
     "usable columns": Rule("The site has no column that the model uses.", "change the job, or the labels"),
     "classes of the job": Rule(
         "A classifier of the site uses a class that the job does not name.", "name all classes in `classes`"

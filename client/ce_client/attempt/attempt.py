@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from ce.cancellation import ComputationCancelled
 from ce.errors import CeError, JobFailed, MessageError
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.task import Array, Task
@@ -78,11 +79,6 @@ class SiteAttempt:
         return {} if self._rounds is None else self._rounds.participation
 
     @property
-    def light(self) -> bool:
-        """True if the next message takes about a millisecond, so that it needs no thread."""
-        return self._rounds is not None and self._rounds.light
-
-    @property
     def checkpoint_round(self) -> int:
         """The last round with a checkpoint; 0: none in this attempt."""
         return 0 if self._rounds is None else self._rounds.checkpoint_round
@@ -93,10 +89,15 @@ class SiteAttempt:
         return 0 if self._rounds is None else self._rounds.failed_checkpoints
 
     def receive(self, kind: str, message: Any) -> Frames:
-        """Handle one message. The work is done when this returns; frames are made as they are taken."""
+        """Handle one message. The work is done when this returns; frames are made as they are taken.
+
+        Raises ComputationCancelled if the attempt has ended meanwhile: then it must not be used any more.
+        """
         if self.refusal is None:
             try:
                 return self._handle(kind, message)
+            except ComputationCancelled:
+                raise
             except CeError as error:
                 self.refusal = error
             except MemoryError:

@@ -38,7 +38,10 @@ def _sentence(error: CeError, privacy: str) -> str:
     if isinstance(error, Refused) and error.rule == ONE_ROSTER:
         return "this site has contributed the same labels with other sites"
     if _tells_totals(error, privacy):
-        return "the totals cannot be used; the log of this site says why"
+        return (
+            "the totals cannot be used; the log of this site says why. Any site of the job, or the coordinator, may "
+            "have sent a false number"
+        )
     if isinstance(error, InputError):
         return "the labels of this site cannot be used; its log says why"
     if isinstance(error, ConfigError):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ce.cancellation import check_cancelled
 from ce.consensus_file import as_it_is, as_text, consensus_labels
 from ce.errors import MessageError
 from ce.protocol.engine.site import Site
@@ -30,9 +31,6 @@ from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.results import Results
 
 log = logging.getLogger("ce_client")
-
-#: A task over at most this many cells times starts times clusters takes about a millisecond.
-LIGHT_CELLS = 50_000
 
 
 def results_of(settings: ClientSettings) -> Results:
@@ -99,12 +97,6 @@ class SiteRounds:
         return self._committed
 
     @property
-    def light(self) -> bool:
-        """True if a task takes about a millisecond: less than it costs to pass it to a thread under load."""
-        model = self._offered.model
-        return self._labels.n_objects * len(self._labels.columns) * model.n_starts * model.k <= LIGHT_CELLS
-
-    @property
     def checkpoint_ids(self) -> list[CheckpointId]:
         """The checkpoints of this job, under this alignment, that this site can resume from."""
         return self._checkpoints.ids(self._offered.job.name, self._checkpoint_context)
@@ -165,6 +157,7 @@ class SiteRounds:
 
     def _recorded(self, answer: Answer) -> Answer:
         """The answer with the head of the ledger after it was recorded there."""
+        check_cancelled()  # nothing of an attempt that has ended is recorded
         names = [ArrayName(name) for name in answer.arrays]
         contributors = {name: name.contributors(self._view) for name in names}
         mode = self._offered.job.privacy

@@ -23,7 +23,7 @@ from ce_client.state.consents import Consents
 from ce_client.state.files import name_of
 from ce_client.state.job_index import AWAITING_CONSENT, JobIndex
 from ce_client.state.previews import Previews
-from ce_client.state.results import REPORT
+from ce_client.state.results import REPORT, Results
 
 _COLOURS = {
     "done": "green",
@@ -146,7 +146,7 @@ def forget(job: str, results: bool, config: Path, format_: str) -> None:
         "consent": Consents(settings.state).forget(job),
         "attempts": AttemptHistory(settings.state).forget(job),
         "checkpoints": _remove_tree(settings.state / CHECKPOINTS, name_of(job)),
-        "results": results and _remove_tree(settings.results, job),
+        "results": results and (Results(settings.results).discard(job) | _remove_tree(settings.results, job)),
         # The last one: after an interrupt the job is still listed, and can be forgotten again.
         "journal": job_index.forget(job),
     }

@@ -28,6 +28,7 @@ from ce.errors import CeError, ConfigError, InputError, JobFailed
 from ce.identity.certificates import identity_of
 from ce.identity.certificates import verify as verify_signature
 from ce.protocol.messages.task import Array, array_hash
+from ce.service.atomic_files import make_directory
 from ce_client.state.hash_chain import NO_LINES, BrokenLine, canonical, chained, check_line, raw_lines, split, with_hash
 
 FILE_NAME = "ledger.jsonl"
@@ -61,7 +62,7 @@ class Ledger:
         self._path = path
         self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}: nothing is sent without it") from error

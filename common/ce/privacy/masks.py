@@ -18,6 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from ce.cancellation import check_cancelled
 from ce.errors import MessageError
 from ce.privacy.derivation import derive, expand, extract
 
@@ -100,6 +101,7 @@ def _with_streams(words: Words, plus: Sequence[Keystream], minus: Sequence[Keyst
     if not steps:
         result[:] = source
     for begin in range(0, len(source), BLOCK // 8):
+        check_cancelled()
         part, into = source[begin : begin + BLOCK // 8], result[begin : begin + BLOCK // 8]
         for stream, combine in steps:
             stream.into(room, part.nbytes)
