@@ -19,6 +19,7 @@
     ├── JobFailed (7)         the job ended without a result
     │   ├── NotDone           the job has no result yet
     │   ├── BrokenTotals      totals that no labels can have: masks did not cancel, or sums are false
+    │   ├── AlteredTotals     totals that the sites did not add up (blind): their tag is another one
     │   ├── RingOverflow      a value exceeds the limit that was declared for its sum
     │   └── MessageError      a message that the protocol does not allow
     └── Cancelled (8)         the job was cancelled
@@ -226,6 +227,20 @@ def somebody(contributors: Sequence[str]) -> str:
     if len(contributors) > MOST_NAMED:
         named += f", {len(contributors) - MOST_NAMED} others"
     return f"one of {named or 'the sites'}, or the coordinator,"
+
+
+class AlteredTotals(JobFailed):
+    """In blind, a total has not the tag that its contributors gave it; found before anything is done with the total.
+
+    Next: check that all sites have the same release, then submit the job again. If it happens again, the coordinator
+    changes totals, or sends sites inconsistent views.
+    """
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(
+            f"the totals of {scope} are not those that the sites have added up: the coordinator changed them, or sent "
+            "the sites inconsistent views; check that all sites have the same release, then submit the job again"
+        )
 
 
 class RingOverflow(JobFailed):

@@ -21,7 +21,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 import ce
-from ce.errors import BrokenTotals, CeError
+from ce.errors import AlteredTotals, BrokenTotals, CeError
 from ce.identity.authority import Authority
 from ce.identity.keys import PrivateKey, make_key
 from ce.identity.names import Identity
@@ -31,6 +31,7 @@ from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels
 from ce.transport.array_chunks import Collector, to_chunks
 from ce.transport.frames import AnswerReader, task_frames, task_header
 from ce_client.attempt.attempt import SiteAttempt
+from ce_client.attempt.refusal import CANNOT_GO_ON
 from ce_client.config import ClientSettings
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.rosters import Rosters
@@ -187,6 +188,8 @@ class LyingJob(FrameByFrame):
         #: What a site has sent since it was lied to.
         self.since: dict[str, list[pb.SiteFrame]] = {}
         self.refusals: dict[str, CeError] = {}
+        #: Sites that have sent masked words, with the epoch.
+        self.contributed: set[tuple[str, int]] = set()
         self.enrolments: dict[str, pb.Enrolment] = {}  # the last of each site
         self.heard: Heard = {}
         #: What is done to a frame on its way up, so that the coordinator's own machine notices nothing.
@@ -212,6 +215,9 @@ class LyingJob(FrameByFrame):
         before = len(self.up)
         super().deliver_down(site)
         replies = [pb.SiteFrame.FromString(data) for _, data in list(self.up)[before:]]
+        for answer in (reply.answer for reply in replies if reply.WhichOneof("frame") == "answer"):
+            if any(not chunk.name.startswith("box/") for chunk in answer.chunks.chunks):
+                self.contributed.add((site, answer.epoch))
         if site in self.since:
             self.since[site] += replies
         site_attempt = self.sites[site].site_attempts.get(NAME)
@@ -396,31 +402,42 @@ def truth_fixture(scene: Scene) -> Heard:
 
 
 def assert_refused(table: LyingJob, error: type[CeError], says: str, site: str = HEARER) -> None:
-    """The site has refused, in these words, and said nothing else since it was lied to."""
+    """The site has refused, in these words, and said nothing else since it was lied to. The coordinator hears them too,
+    unless masked words have left the site before."""
     refusal = table.refusals[site]
     assert type(refusal) is error
     assert says in str(refusal)
     assert {frame.WhichOneof("frame") for frame in table.since[site]} == {"refusal"}
     record = table.record
+    if (site, record.epoch) in table.contributed:
+        assert_told_nothing(table, site)
+        return
     assert (record.state, record.exit_code) == ("failed", error.exit_code)
     assert record.rule == getattr(refusal, "rule", "")
     assert record.reason.startswith(f"{site}: ")
+    assert CANNOT_GO_ON not in record.reason
+
+
+def assert_told_nothing(table: LyingJob, *sites: str) -> None:
+    """The coordinator knows which of these sites was the first that could not go on, and nothing more."""
+    record = table.record
+    assert (record.state, record.exit_code, record.rule) == ("failed", 7, "")
+    assert record.reason in [f"{site}: {CANNOT_GO_ON}" for site in sites]
 
 
 def assert_broken(table: LyingJob) -> None:
     """Whoever reads the totals has found that they cannot be: in `masked` the home, which says so; in `blind` members,
-    which say to others only that they have found something."""
+    before they do anything with them, and they say to others only that they cannot go on."""
     record = table.record
-    assert (record.state, record.exit_code) == ("failed", BrokenTotals.exit_code)
     if Job.from_definition(record.definition).privacy == "masked":
+        assert (record.state, record.exit_code) == ("failed", BrokenTotals.exit_code)
         assert not table.refusals
         assert any(f"breaks the law '{law}': masks did not cancel" in record.reason for law in LAWS)
         return
-    assert "the totals cannot be used; the log of this site says why" in record.reason
     assert table.refusals
+    assert_told_nothing(table, *table.refusals)
     for error in table.refusals.values():
-        assert isinstance(error, BrokenTotals)
-        assert error.law in LAWS
+        assert isinstance(error, AlteredTotals)
 
 
 def assert_noise(table: LyingJob, truth: Heard, name: str) -> None:

@@ -612,7 +612,7 @@ ARRAYS: tuple[tuple[str, tuple[int, ...], int, tuple[str, ...], tuple[tuple[int,
         (
             tuple((i + 1) << 50 for i in range(6)),
             tuple(-i * 12345678901 for i in range(6)),
-            (2**63 - 1, 0, -(2**63), 0, 1, 7),
+            (2**63 - 1 - 2**50, 0, -(2**63), 0, 1, 7),
         ),
     ),
     (
@@ -637,7 +637,7 @@ def identity_of(name: str, members: Sequence[str]) -> bytes:
             over += [column.encode(), joined(*(own.encode() for own in tokens))]
         return identity(kind, members, *over)
     objects = objects_digest(int(name.split("/")[1]))
-    return identity(kind, members, objects, *([b"rank"] if "claims" in name else []))
+    return identity(kind, members, objects, *([b"rank"] if name.count("/") == 3 else []))
 
 
 def objects_digest(block: int) -> bytes:
@@ -841,6 +841,60 @@ def masked_words(site: str, members: Sequence[str], contexts: dict[str, bytes], 
     return found
 
 
+def set_masked(members: Sequence[str], context: bytes, sent: dict[str, list[int]]) -> None:
+    """The first contributor adds the stream that all of them share."""
+    first = sent[members[0]]
+    mask = stream_words(hkdf(SET_KEYS[tuple(members)], b"ce set mask 1", context), len(first))
+    sent[members[0]] = [signed(a + b) for a, b in zip(first, mask, strict=True)]
+
+
+P = 2**89 - 1
+
+
+def tag_words(value: int) -> list[int]:
+    return [value >> 30 * at & 2**30 - 1 for at in range(3)]
+
+
+def macs(name: str, shape: Sequence[int], bits: int, members: Sequence[str], plain: Sequence[Sequence[int]]) -> Section:
+    """The tags that travel with the words of one array."""
+    kind, number, *rest = name.split("/")
+    mac = {"global": "global/mac"}.get(kind, f"{kind}/{number}/mac")
+    if rest[:1] == ["claims"]:
+        mac += f"/{rest[1]}"
+    own = context_of(name, shape, bits, members, blind_view_digest(own_scopes(name)))
+    coefficients = [
+        word % 2**64 for word in stream_words(hkdf(SET_KEYS[tuple(members)], b"ce mac 1", own), len(plain[0]))
+    ]
+    tags, shares, sent = {}, {}, {}
+    for site, words in zip(members, plain, strict=True):
+        tags[site] = sum(c * w for c, w in zip(coefficients, words, strict=True)) % P
+        contexts = {
+            peer: context_of(mac, (3,), 0, members, blind_view_digest(pair_scopes(name, site, peer)))
+            for peer in members
+            if peer != site
+        }
+        shares[site] = 0
+        for peer, context in contexts.items():
+            drawn = hkdf(mask_key(site, peer, common_blocks(site, peer)), b"ce mac share 1", context)
+            shares[site] += int.from_bytes(drawn, "big") * (1 if site < peer else -1)
+        shares[site] %= P
+        sent[site] = masked_words(site, members, contexts, tag_words((tags[site] + shares[site]) % P))
+    assert sum(shares.values()) % P == 0
+    set_masked(members, context_of(mac, (3,), 0, members, blind_view_digest(own_scopes(name))), sent)
+    total = [sum(words) for words in zip(*plain, strict=True)]
+    tag = sum(c * w for c, w in zip(coefficients, total, strict=True)) % P
+    assert tag == sum(tags.values()) % P
+    return {
+        "name": mac,
+        "first_coefficients": [str(c) for c in coefficients[:2]],
+        "tags": {site: str(value) for site, value in tags.items()},
+        "shares_of_zero": {site: str(value) for site, value in shares.items()},
+        "sent": {site: texts(words) for site, words in sent.items()},
+        "sum_of_sent": texts([signed(sum(words)) for words in zip(*sent.values(), strict=True)]),
+        "tag_of_total": str(tag),
+    }
+
+
 def masked_totals() -> Section:
     task, cases = a_task(), []
     digests = {"masked": lambda scopes: view_digest(task, scopes), "blind": blind_view_digest}
@@ -856,10 +910,7 @@ def masked_totals() -> Section:
                 }
                 sent[site] = masked_words(site, members, contexts, own)
             if mode == "blind":
-                context = context_of(name, shape, bits, members, digest(own_scopes(name)))
-                key = hkdf(SET_KEYS[members], b"ce set mask 1", context)
-                mask = stream_words(key, len(total))
-                sent[members[0]] = [signed(a + b) for a, b in zip(sent[members[0]], mask, strict=True)]
+                set_masked(members, context_of(name, shape, bits, members, digest(own_scopes(name))), sent)
             added = [signed(sum(own)) for own in zip(*sent.values(), strict=True)]
             assert mode == "blind" or added == total
             cases.append(
@@ -873,6 +924,7 @@ def masked_totals() -> Section:
                     "sent": {site: texts(own) for site, own in sent.items()},
                     "sum_of_sent": texts(added),
                     "total": texts(total),
+                    **({"mac": macs(name, shape, bits, members, plain)} if mode == "blind" else {}),
                 }
             )
     return {
@@ -881,7 +933,12 @@ def masked_totals() -> Section:
         "sent is the total. Blind: the first contributor by name adds the stream of the set besides, and the total is "
         "the sum of what is sent minus the stream of the set. Attempt, blocks and columns are those of mask_contexts, "
         "keys of pairs those of mask_keys; view digests those of view_digests in masked, and of view_digests_in_blind "
-        "in blind.",
+        "in blind. There each array (or all arrays of a scope and round together, whose tags are added) travels with "
+        "its mac. The coefficients c are the words, without sign, of the stream with the key HKDF(set key; 'ce mac 1', "
+        "mask context of the array); the tag of words w is the sum of c w modulo P = 2^89 - 1. With each contributor "
+        "after it by name a site adds HKDF(mask key of the pair; 'ce mac share 1', mask context of the mac), a "
+        "big-endian number, with each before it it subtracts it, modulo P; the result is sent as three words of 30 "
+        "bits, least first, masked as other words are, with no fraction bits.",
         "task": task,
         "set_keys": [{"sites": list(sites), "key": key.hex()} for sites, key in SET_KEYS.items()],
         "cases": cases,

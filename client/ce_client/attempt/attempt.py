@@ -1,7 +1,8 @@
 """One site's part in one attempt at a job: messages in, frames out. No socket, no clock; a message may take minutes.
 
 Every message may be sent again after a broken stream, and is then answered as before. Any error ends the attempt here
-with one `Refusal`; every later message is answered by the same one. The phases: `setup`, `admission`, `rounds`.
+with one `Refusal`; every later message is answered by the same one. Once masked words have left, that says nothing
+about the error (`refusal`). The phases: `setup`, `admission`, `rounds`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Any
 from ce.cancellation import ComputationCancelled
 from ce.errors import CeError, JobFailed, MessageError
 from ce.protocol.attempt import Attempt
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array, Task
 from ce.transport.array_chunks import Collector
 from ce.transport.frames import LARGEST_MESSAGE, TaskReader, answer_frames
 from ce_client.attempt.admission import Admission, TooFewLabels
 from ce_client.attempt.recorder import AttemptRecorder
-from ce_client.attempt.refusal import refusal_frame
+from ce_client.attempt.refusal import refusal_frame, uniform_refusal_frame
 from ce_client.attempt.rounds import SiteRounds, results_of
 from ce_client.attempt.setup import AttemptSetup, PreparedAttempt, check_offer
 from ce_client.daemon.site_files import SiteFiles
@@ -35,6 +37,7 @@ class SiteAttempt:
     def __init__(self, offer: pb.Offer, coordinator: str, site_files: SiteFiles, ledger: Ledger) -> None:
         self.attempt = Attempt(offer.job, bytes(offer.definition), offer.epoch, tuple(offer.roster))
         self.refusal: CeError | None = None
+        self._masked_words_left = False  # in this attempt, or in the one whose checkpoint it goes on from
         self._coordinator = coordinator
         self._site_files = site_files
         self._ledger = ledger
@@ -106,8 +109,9 @@ class SiteAttempt:
                 self.refusal = JobFailed("an unexpected error at this site; its log says more")
                 self.refusal.__cause__ = error
             self.close()
-        privacy = "" if self._setup is None else self._setup.privacy
-        return iter((refusal_frame(self.attempt, self.refusal, privacy),))
+        if self._masked_words_left:
+            return iter((uniform_refusal_frame(self.attempt),))
+        return iter((refusal_frame(self.attempt, self.refusal),))
 
     def disconnected(self) -> None:
         """The stream has ended. A message that was received in part will be sent again from its beginning."""
@@ -238,11 +242,14 @@ class SiteAttempt:
             raise MessageError(f"task: comes before the alignment, in round {task.round}")
         if rounds is None:
             return admission.enrolment_frames()  # again, after a broken stream
+        masks = self._begun_setup().privacy != "plain"
+        self._masked_words_left |= masks and task.resume > 0
         try:
             answer = rounds.answer(task, digest)
         except TooFewLabels as found:
             self._end_rounds()
             return admission.exclude(found.findings)
+        self._masked_words_left |= masks and any(ArrayName(name).kind != "box" for name in answer.arrays)
         return answer_frames(self.job, self.epoch, answer, digest)
 
     def _end_rounds(self) -> None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName
-from ce.protocol.messages.steps import Step, expected_arrays, first_step
+from ce.protocol.messages.steps import Step, expected_arrays, first_step, with_macs
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
 from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
@@ -87,26 +87,26 @@ def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iter
 
 def _all(model: Model, view: SiteView, mode: str) -> Iterator[tuple[Step, ArrayName, tuple[int, ...]]]:
     """Step, name and shape of every array that any step asks for."""
-    yield from _of_step("open", model, view)
+    yield from _of_step("open", model, view, mode)
     stage: Model | None = model
     while stage is not None:
         first = first_step(stage, view)
         steps: tuple[Step, ...] = (first,) if first == "sums" else (first, "columns")
         for step in steps:
             for iteration in range(1, min(stage.max_iter + 1, _ITERATIONS) + 1):
-                yield from _of_step(step, stage, view, iteration)
+                yield from _of_step(step, stage, view, mode, iteration)
         stage = stage.next_stage()
     if model.uses_votes:
-        yield from _of_step("clusterings_only", model, view)
+        yield from _of_step("clusterings_only", model, view, mode)
     if mode != "blind":
-        yield from _of_step("finish", model, view)
+        yield from _of_step("finish", model, view, mode)
 
 
 def _of_step(
-    step: Step, model: Model, view: SiteView, iteration: int = 0
+    step: Step, model: Model, view: SiteView, mode: str, iteration: int = 0
 ) -> Iterator[tuple[Step, ArrayName, tuple[int, ...]]]:
     arrays = expected_arrays(step, view, model, model.scales(view.sizes), model.n_starts, iteration)
-    for name, spec in arrays.items():
+    for name, spec in (with_macs(arrays) if mode == "blind" else arrays).items():
         yield step, name, spec.shape
 
 

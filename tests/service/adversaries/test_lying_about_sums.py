@@ -33,6 +33,7 @@ from support.lying_sites import (
     assert_broken,
     assert_noise,
     assert_refused,
+    assert_told_nothing,
     column_in,
     enrolment_in,
     job_of,
@@ -49,7 +50,7 @@ from support.lying_sites import (
     with_arrays,
 )
 
-from ce.errors import BrokenTotals, MessageError, Refused
+from ce.errors import AlteredTotals, JobFailed, MessageError, Refused
 from ce.protocol.messages.task import Answer, Array, Task
 from ce_client.attempt.attempt import SiteAttempt
 from ce_proto.v1 import site_pb2 as pb
@@ -227,7 +228,7 @@ def test_blind_totals_of_one_object_are_seen_to_be_wrong(scene: Scene, change: C
             for words in [totals(answers, *(set(MEMBERS[TWO]) - {name})).get(array, own)]
             if array.startswith(f"block/{TWO}/")
         }
-        with pytest.raises(BrokenTotals):
+        with pytest.raises(AlteredTotals):
             ask(sites[name], Task(3, "shares", arrays=told))
 
 
@@ -356,6 +357,105 @@ def test_altered_totals_are_seen_by_the_members(
     table = scene.begin(job_of("blind"), Lie(to, "task", change, step=step, iteration=iteration))
     table.run()
     assert_broken(table)
+    assert set(table.refusals) == {to}
+    assert {frame.WhichOneof("frame") for frame in table.since[to]} == {"refusal"}, "it has gone on"
+
+
+def at_once(delta: int, start: int, cluster: int, at: int) -> Change:
+    """One object's total shifted from one cluster to another: the sum over the clusters stays what it is."""
+
+    def change(arrays: dict[str, Array]) -> None:
+        words = arrays[f"block/{ALL}/sums"]
+        words[start, cluster, at : at + 1] -= delta  # modulo 2^64, as slices of an array are
+        words[start, 1 - cluster, at : at + 1] += delta
+
+    return with_arrays(change)
+
+
+@pytest.mark.promise("In blind a total that was changed is refused before anything is decided.")
+def test_a_total_that_is_shifted_alike_for_all_tells_nothing(scene: Scene, truth: Heard) -> None:
+    """The coordinator asks whether a sum that it cannot read is below a number: it shifts the total by that number,
+    alike for all members, and watches whether the law breaks that no sum is negative."""
+    _, second, *_ = sorted(at for at, name in truth if name == f"block/{ALL}/sums")
+    sums = np.asarray(total_of(truth[second, f"block/{ALL}/sums"]))
+    delta = int(np.median(sums))
+    places = sorted(np.ndindex(*sums.shape), key=lambda at: int(sums[at]))
+
+    def ask_about(at: tuple[int, ...]) -> LyingJob:
+        lies = [Lie(site, "task", at_once(delta, *at), step=pb.STEP_SHARES, iteration=2) for site in MEMBERS[ALL]]
+        table = scene.begin(job_of("blind"), *lies)
+        table.run()
+        return table
+
+    replies = []
+    for at in (*places[:2], *places[-2:]):
+        table = ask_about(at)
+        replies.append([frame.SerializeToString() for site in MEMBERS[ALL] for frame in table.since[site]])
+        assert_broken(table)
+        assert set(table.refusals) == set(MEMBERS[ALL])
+    assert all(frames == replies[0] for frames in replies), "what comes back depends on the sums"
+    with pytest.MonkeyPatch.context() as without_tags:  # so one question is answered by yes, the other by no
+        without_tags.setattr("ce.protocol.modes.mask_context.from_words", lambda words: 0)
+        without_tags.setattr("ce.protocol.modes.mask_context.tag", lambda words, key: 0)
+        assert (bool(ask_about(places[0]).refusals), bool(ask_about(places[-1]).refusals)) == (True, False)
+
+
+#: What a site may be sent, and what may happen to it, so that it fails after masked words have left.
+SENT_IN: dict[str, dict[str, Change]] = {
+    "blind": {
+        "no total": with_arrays(lambda a: a.pop("global/bound")),
+        "a changed total": others("global/bound"),
+        "a changed tag": others("global/mac"),
+        "another step": lambda m, _: setattr(m, "step", pb.STEP_FINISH),
+    },
+    "masked": {
+        "an impossible message": with_arrays(lambda a: a[f"block/{ALL}/message"].__iadd__(1)),
+        "no message": with_arrays(lambda a: a.pop(f"block/{ALL}/message")),
+        "another step": lambda m, _: setattr(m, "step", pb.STEP_FINISH),
+    },
+}
+HAPPENS: dict[str, Exception] = {
+    "no memory": MemoryError(),
+    "no room on the disk": JobFailed("the ledger cannot be written"),
+    "a rule": Refused("max_rounds", "this site answers at most 5 rounds of a job"),
+    "an error of the program": ZeroDivisionError(),
+}
+
+
+def fail(scene: Scene, privacy: str, why: str) -> LyingJob:
+    """A job that ends in its second iteration because west cannot go on."""
+    change = SENT_IN[privacy].get(why)
+    table = scene.begin(
+        job_of(privacy), *([] if change is None else [Lie(HEARER, "task", change, step=pb.STEP_SUMS, iteration=2)])
+    )
+    rounds: Any = table.pause(pb.STEP_SUMS, iteration=2)[HEARER]._rounds
+    for site, task in table.waiting.items():
+        table.down[site].appendleft(pb.CoordinatorFrame(task=task).SerializeToString())
+    table.since[HEARER] = []
+    with pytest.MonkeyPatch.context() as patch:
+        if why in HAPPENS:
+
+            def happens() -> None:
+                raise HAPPENS[why]
+
+            patch.setattr(rounds._recorder, "next_round", happens)
+        table.run()
+    return table
+
+
+@pytest.mark.promise("After the first masked word every failure of a site is told in the same bytes.")
+@hidden_modes
+def test_every_failure_is_told_alike(scene: Scene, privacy: str) -> None:
+    told, known = {}, set()
+    for why in (*SENT_IN[privacy], *HAPPENS):
+        table = fail(scene, privacy, why)
+        assert_told_nothing(table, HEARER)
+        assert set(table.refusals) == {HEARER}
+        (frame,) = table.since[HEARER]
+        told[why] = frame.SerializeToString()
+        known.add(str(table.refusals[HEARER]))
+    assert len(set(told.values())) == 1, told
+    assert len(known) >= 7, "the site itself knows what it was"
 
 
 @pytest.mark.parametrize(
@@ -364,9 +464,11 @@ def test_altered_totals_are_seen_by_the_members(
     ids=["one site", "the first site"],
 )
 def test_totals_that_the_first_site_was_not_told_are_refused(
-    scene: Scene, to: str, step: int, hearers: tuple[str, ...]
+    scene: Scene, to: str, step: int, hearers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who decides says from what; so those that were told something else do not follow."""
+    """Who decides says from what; so those that were told something else do not follow, even if tags were forged."""
+    monkeypatch.setattr("ce.protocol.modes.mask_context.from_words", lambda words: 0)
+    monkeypatch.setattr("ce.protocol.modes.mask_context.tag", lambda words, key: 0)
     iteration = 2 if step == pb.STEP_SUMS else 1
     table = scene.begin(job_of("blind"), Lie(to, "task", others("global/bound"), step=step, iteration=iteration))
     table.run()
