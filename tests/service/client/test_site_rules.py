@@ -202,7 +202,7 @@ def test_shared_objects_take_no_part_by_default_and_everybody_is_told(tmp_path: 
     record = run(played, job)
     assert (record.state, record.reason) == ("done", "")
     assert_as_simulated(played, job, tables, {"shared_objects": "exclude"})
-    sent = {array.name for answer in answers(played) for array in answer.chunks.arrays}
+    sent = {array.name for answer in answers(played) for array in answer.chunks.chunks}
     assert "global/bound" in sent
     assert not [name for name in sent if name.startswith("block/")]
     # The operator, and after a restart.

@@ -370,7 +370,8 @@ def test_fit_as_json(files: Path, tmp_path: Path, ce_: Ce) -> None:
         "privacy": "plain",
         "converged": True,
         "sizes": {str(label): labels.count(label) for label in sorted(set(labels))},
-        "excluded": [{"site": "here", "rule": "objects without a label", "objects": 1, "columns": []}],
+        "excluded": [{"site": "here", "rule": "objects without a label", "objects": 1, "columns": [], "labels": 0}],
+        "objects_in_fit": N_OBJECTS,
         "written": [str(out)],
     }
     assert {key: summary[key] for key in expected} == expected
