@@ -56,6 +56,7 @@ class Excluded:
     rule: str
     objects: int = 0
     columns: tuple[str, ...] = ()
+    labels: int = 0  # of categories that take no part; their objects and columns do
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
 
 def _left_out(result: Run) -> list[Excluded]:
     return [
-        Excluded(site, found.rule, found.objects, found.columns)
+        Excluded(site, found.rule, found.objects, found.columns, found.labels)
         for site, exclusions in result.excluded.items()
         for found in exclusions
     ]
@@ -208,8 +209,8 @@ def _tables(
             seen.setdefault(clustering.name, set()).update(clustering.categories)
     for column in result.topology.clusterings:
         where = {token: at for at, token in enumerate(column.categories)}
-        order = [where[token] for token in tokens(key, column.name, sorted(seen[column.name]))]
-        beta[column.name] = beta[column.name][:, order]
+        named = tokens(key, column.name, sorted(seen[column.name]))
+        beta[column.name] = beta[column.name][:, [where[token] for token in named if token in where]]
     return beta
 
 

@@ -44,8 +44,11 @@ def preview(
 
 
 def _excluded(exclusion: Exclusion) -> Excluded:
+    what = f"column {', '.join(exclusion.columns)}" if exclusion.columns else "objects that several sites hold"
+    if exclusion.labels:
+        what = f"{exclusion.labels:,} labels of categories that too few sites have"
     return Excluded(
-        what=f"column {', '.join(exclusion.columns)}" if exclusion.columns else "objects that several sites hold",
+        what=what,
         objects=exclusion.objects,
         rule=exclusion.rule,
         required=exclusion.required,

@@ -51,14 +51,14 @@ class SiteRounds:
         self.checkpoint_round = 0  # the last round with a checkpoint; 0: none
         self.failed_checkpoints = 0
         self._offered = offered
-        self._excluded = enrolled.excluded
+        self._excluded = aligned.excluded
         self._view = aligned.view
         self._recorder = recorder
         self._results = results_of(settings)
         self._checkpoints = site_files.checkpoints
         self._checkpoint_context = aligned.checkpoint_context
         self._all_labels = with_tokens(prepared.labels, key)
-        self._labels = with_tokens(enrolled.labels, key)  # of the objects and columns that take part
+        self._labels = with_tokens(aligned.labels, key)  # that take part
         self._engine = Site(
             settings.name,
             self._labels,
@@ -185,6 +185,7 @@ class SiteRounds:
             "objects_without_a_label": int(unlabelled.sum()),
             "excluded": [
                 {"rule": exclusion.rule, "objects": exclusion.objects, "columns": list(exclusion.columns)}
+                | ({"labels": exclusion.labels} if exclusion.labels else {})
                 for exclusion in self._excluded
             ],
             "columns": [column.name for column in self._labels.columns],

@@ -19,7 +19,7 @@ from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import KEY_SIZE, KeyShare, check_enrolment, check_key_share
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary
 from ce.transport.array_chunks import Collector
-from ce.transport.enrolment_codec import PSEUDONYMS, read_claims, read_pseudonyms
+from ce.transport.enrolment_codec import PSEUDONYMS, check_sizes, read_claims, read_pseudonyms, read_wishes
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -48,7 +48,8 @@ class AttemptSetup:
         self.attempt = attempt
         self.enrolments: dict[str, Enrolment] = {}
         self.signed: dict[str, tuple[EnrolmentSummary, bytes]] = {}  # by site: what it has enrolled, with its signature
-        self.revision = 0  # of the present alignment
+        self.revision = 0  # of the present introduction and alignment
+        self.aligned = False  # the sites have been sent the alignment of this revision, and may enrol anew
         self.min_cluster = 0  # the largest that a site asks for: smaller clusters are withheld from the operator
         self._uses_votes = uses_votes
         self._limits = limits
@@ -159,6 +160,8 @@ class AttemptSetup:
                 f"{self._limits.objects_per_site:,} (limits.objects_per_site)"
             )
         columns = self._columns(site, message.columns)
+        check_sizes(message)
+        read_wishes(message)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
         self._arriving[site] = _Arriving(message, columns, collector)
         complete = self.enrol_more(site, message.chunks)
@@ -181,15 +184,16 @@ class AttemptSetup:
             raise MessageError(f"enrolment: expected the one array {PSEUDONYMS}")
         objects = read_pseudonyms(arriving.collector.arrays[PSEUDONYMS], arriving.header.objects)
         enrolment = Enrolment(objects, arriving.columns)
-        summary = enrolment.summary(arriving.header.revision)
-        if arriving.header.pseudonym_digest != summary.pseudonym_digest:
-            raise MessageError("pseudonym_digest: expected the digest of the pseudonyms")
-        signature = arriving.header.signature
+        header = arriving.header
+        summary = enrolment.summary(header.revision, header.pseudonym_salt, header.key_commitment, read_wishes(header))
+        if header.pseudonym_digest != summary.pseudonym_digest:
+            raise MessageError("pseudonym_digest: expected the digest of the salt and the pseudonyms")
+        signature = header.signature
         check_enrolment(self.attempt, site, summary, signature, self._certificates[site])
         self._refuse_more(site, enrolment, summary)
         self.enrolments[site], self.signed[site] = enrolment, (summary, signature)
         self._objects[site] = len(objects)
-        self.min_cluster = max(self.min_cluster, arriving.header.min_cluster)
+        self.min_cluster = max(self.min_cluster, header.min_cluster)
         return True
 
     def _refuse_more(self, site: str, enrolment: Enrolment, summary: EnrolmentSummary) -> None:
@@ -197,6 +201,8 @@ class AttemptSetup:
         if self._closed:
             raise MessageError("enrolment: the rounds have begun")
         former = self.enrolments.get(site)
+        if former is not None and not self.aligned:
+            raise MessageError("enrolment: expected a later one only in answer to an alignment or to counts")
         expected = 0 if former is None else self.revision + 1
         if summary.revision != expected:
             raise MessageError(f"revision: expected {expected}, got {summary.revision}")
@@ -213,7 +219,7 @@ class AttemptSetup:
     def _columns(self, site: str, claims: Sequence[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
         if len(claims) > self._limits.columns_per_site:
             raise LimitReached(f"{site} enrols more columns than limits.columns_per_site")
-        if any(len(claim.categories) > self._limits.categories_per_column for claim in claims):
+        if any(claim.category_count > self._limits.categories_per_column for claim in claims):
             raise LimitReached(f"a column of {site} has more categories than limits.categories_per_column")
         columns = read_claims(claims)
         if any(claim.kind == "classifier" for claim in columns) and not self._uses_votes:
