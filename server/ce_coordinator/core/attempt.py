@@ -63,6 +63,27 @@ class Trace:
             self.bound_path = (*self.bound_path, where.bound)
 
 
+class ExchangeRate:
+    """How many exchanges there are per second."""
+
+    def __init__(self) -> None:
+        self._times: deque[tuple[float, int]] = deque(maxlen=MOST_EXCHANGE_TIMES)
+
+    def add(self, now: float, exchanges: int) -> None:
+        """So many have been finished."""
+        self._times.append((now, exchanges))
+
+    def per_s(self, now: float) -> float:
+        # The last two stay, however old they are: exchanges that take longer than the window have a rate, too.
+        times = self._times
+        while len(times) > 2 and times[1][0] < now - RATE_WINDOW_S:
+            times.popleft()
+        if len(times) < 2:
+            return 0.0
+        (begin, first), (_, last) = times[0], times[-1]
+        return (last - first) / max(now - begin, 1e-3)
+
+
 class JobAttempt:
     """Every method is an event and returns instructions; MessageError and other errors are the caller's to handle."""
 
@@ -85,7 +106,7 @@ class JobAttempt:
         self._settings = settings
         self._directory = directory
         self._schedule = CheckpointSchedule(settings.checkpoint_interval, now)
-        self._exchange_times: deque[tuple[float, int]] = deque(maxlen=MOST_EXCHANGE_TIMES)
+        self._rate = ExchangeRate()
 
     # State.
 
@@ -113,14 +134,7 @@ class JobAttempt:
         return not any(pb.FEATURE_CHECKPOINTS in features for features in lacks)
 
     def exchanges_per_s(self, now: float) -> float:
-        # The last two stay, however old they are: exchanges that take longer than the window have a rate, too.
-        times = self._exchange_times
-        while len(times) > 2 and times[1][0] < now - RATE_WINDOW_S:
-            times.popleft()
-        if len(times) < 2:
-            return 0.0
-        (begin, first), (_, last) = times[0], times[-1]
-        return (last - first) / max(now - begin, 1e-3)
+        return self._rate.per_s(now)
 
     def report(self, left_behind: tuple[str, ...]) -> bytes:
         """The operator's result of a finished attempt."""
@@ -138,15 +152,10 @@ class JobAttempt:
 
     def reconnected(self, site: str) -> list[Instruction]:
         """A site has another stream: it is sent what it may have missed."""
-        frames: Iterable[Frame]
-        if self.letters is None:
-            frames = self.setup.frames_after_reconnect(site)
-        elif self.rounds is None:
-            frames = self.letters.frames_after_reconnect(site)
-        else:
-            frames = self.rounds.frames_after_reconnect(site)
-            if not self.rounds.begun:
-                frames = chain(self.letters.frames_after_reconnect(site), frames)
+        parts = [part for part in (self.letters or self.setup, self.rounds) if part is not None]
+        if self.rounds is not None and self.rounds.begun:
+            parts = [self.rounds]
+        frames = chain.from_iterable(part.frames_after_reconnect(site) for part in parts)
         return [self._send(site, frames), Changed(self._job.name)]
 
     def received(self, site: str, fingerprint: str, kind: str, message: Any, now: float) -> list[Instruction]:
@@ -201,9 +210,11 @@ class JobAttempt:
             self.setup.forget_objects()
             self.letters.forget()
         self._schedule.round_begun(now, rounds.exchanges, following.with_checkpoint)
-        self._exchange_times.append((now, rounds.exchanges))
+        self._rate.add(now, rounds.exchanges)
+        if following.resumed_from is not None:
+            self.trace.bound_path = rounds.bound_path
         tasks = [self._send(site, rounds.task(site)) for site in self._connected if site in following.tasks]
-        return [*self._notes(rounds, following), *tasks, Changed(self._job.name)]
+        return [*_notes(self._job.name, rounds, following), *tasks, Changed(self._job.name)]
 
     # How.
 
@@ -215,7 +226,7 @@ class JobAttempt:
             case "encrypted_keys":
                 relayed = setup.relay_keys(site, message)
             case "enrolment" | "more":
-                if self._enrolled(site, kind, message) and setup.complete:
+                if self.setup.receive_enrolment(site, kind, message) and setup.complete:
                     return self._introduce()
                 return [changed]
             case _:
@@ -240,7 +251,7 @@ class JobAttempt:
             case "more" if relay.is_writing(site):
                 complete = relay.more(site, message.chunks)
             case "enrolment" | "more":  # may be repeated after a broken stream
-                self._enrolled(site, kind, message)
+                self.setup.receive_enrolment(site, kind, message)
             case "key_share" | "encrypted_keys" | "ready":  # so may these
                 return []
             case _:
@@ -256,11 +267,11 @@ class JobAttempt:
         complete, changed = False, [Changed(self._job.name)]
         match kind:
             case "ready":
-                complete = self._ready(rounds, site, message)
+                complete = rounds.ready(site, message.revision, read_checkpoints(message))
             case "enrolment":
-                complete = self._enrolled(site, kind, message) and rounds.amend(site)
+                complete = self.setup.receive_enrolment(site, kind, message) and rounds.amend(site)
             case "more" if self.setup.is_enrolling(site):
-                complete = self._enrolled(site, kind, message) and rounds.amend(site)
+                complete = self.setup.receive_enrolment(site, kind, message) and rounds.amend(site)
             case "letters":  # may be repeated after a broken stream
                 relay.receive(site, message)
             case "more" if relay.is_writing(site):
@@ -274,19 +285,6 @@ class JobAttempt:
             case _:
                 raise MessageError(f"{kind}: the sites are aligned already")
         return self._all_answered(rounds, now) if complete else [*changed]
-
-    def _enrolled(self, site: str, kind: str, message: Any) -> bool:
-        """Whether a new enrolment of the site is complete."""
-        if kind == "enrolment":
-            return self.setup.enrol(site, message)
-        return self.setup.enrol_more(site, message.chunks)
-
-    def _ready(self, rounds: AttemptRounds, site: str, message: Any) -> bool:
-        count = len(message.checkpoints)
-        if count > CHECKPOINTS_PER_JOB:
-            raise MessageError(f"checkpoints: expected at most {CHECKPOINTS_PER_JOB}, got {count:,}")
-        checkpoints = (CheckpointId(entry.origin, entry.round) for entry in message.checkpoints)
-        return rounds.ready(site, message.revision, checkpoints)
 
     def _all_answered(self, rounds: AttemptRounds, now: float) -> list[Instruction]:
         """All sites have answered the alignment or the round."""
@@ -327,21 +325,29 @@ class JobAttempt:
     def _compute(self, rounds: AttemptRounds, work: Work) -> Compute:
         return Compute(self._job.name, self._attempt.epoch, rounds.size, work)
 
-    def _notes(self, rounds: AttemptRounds, following: NextRound) -> list[Instruction]:
-        job = self._job.name
-        notes: list[Instruction] = [
-            Note("warning", "a site was sent other totals than the first site", {"job": job, "site": site})
-            for site in rounds.diverged
-        ]
-        if following.resumed_from is not None:
-            self.trace.bound_path = rounds.bound_path
-            named: dict[str, str | int | float] = {"job": job, "round": following.resumed_from.round}
-            notes.append(Note("info", "job goes on from a checkpoint", named))
-        return notes
-
     def _send(self, site: str, frames: Iterable[Frame]) -> Send:
         return Send(self._directory.sessions[site], frames, self._job.name)
 
     @property
     def _connected(self) -> list[str]:
         return [site for site in self._attempt.roster if site in self._directory.sessions]
+
+
+def _notes(job: str, rounds: AttemptRounds, following: NextRound) -> list[Instruction]:
+    """What the log says when a round begins."""
+    notes: list[Instruction] = [
+        Note("warning", "a site was sent other totals than the first site", {"job": job, "site": site})
+        for site in rounds.diverged
+    ]
+    if following.resumed_from is not None:
+        named: dict[str, str | int | float] = {"job": job, "round": following.resumed_from.round}
+        notes.append(Note("info", "job goes on from a checkpoint", named))
+    return notes
+
+
+def read_checkpoints(message: pb.Ready) -> list[CheckpointId]:
+    """The checkpoints that a site could resume from."""
+    count = len(message.checkpoints)
+    if count > CHECKPOINTS_PER_JOB:
+        raise MessageError(f"checkpoints: expected at most {CHECKPOINTS_PER_JOB}, got {count:,}")
+    return [CheckpointId(entry.origin, entry.round) for entry in message.checkpoints]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from cryptography import x509
@@ -149,6 +150,10 @@ class AttemptSetup:
             for key in message.keys
         }
         return [(name, pb.CoordinatorFrame(encrypted_key=key)) for name, key in self._job_keys.items()]
+
+    def receive_enrolment(self, site: str, kind: str, message: Any) -> bool:
+        """An enrolment or more of it. True: it is complete, and does not repeat one that was accepted."""
+        return self.enrol(site, message) if kind == "enrolment" else self.enrol_more(site, message.chunks)
 
     def enrol(self, site: str, message: pb.Enrolment) -> bool:
         """A site's enrolment, or its beginning. True: it is complete, and does not repeat one that was accepted."""

@@ -13,6 +13,7 @@ checks it, learns nothing from it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,6 +90,9 @@ class SiteLetters:
         self._attempt = attempt
         self._site = site
         self._summaries = summaries
+        # Two sites that were sent different enrolments cannot read each other's letters.
+        parts = (part for name, summary in summaries.items() for part in (name.encode(), summary.signed_bytes()))
+        self._introduction = hashlib.sha256(joined(*parts)).digest()
         self._pair_keys = pair_keys
         self._job_key = job_key
         self._counting: dict[str, Categories] = {}  # of each shared clustering, what counts here
@@ -158,7 +162,7 @@ class SiteLetters:
             yield column.name, found
 
     def _context(self, stage: int, sender: str, receiver: str) -> tuple[bytes, ...]:
-        where = (number(self.revision), number(stage), sender.encode(), receiver.encode())
+        where = (self._introduction, number(self.revision), number(stage), sender.encode(), receiver.encode())
         return (_LETTER, *self._attempt.context, *where)
 
     def _encrypted(self, stage: int, peer: str, content: bytes) -> bytes:
