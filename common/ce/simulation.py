@@ -56,7 +56,7 @@ class Excluded:
     rule: str
     objects: int = 0
     columns: tuple[str, ...] = ()
-    labels: int = 0  # single labels of objects and columns that do take part
+    labels: int = 0  # of categories that take no part; their objects and columns do
 
 
 @dataclass(frozen=True)
@@ -213,8 +213,8 @@ def _tables(
             seen.setdefault(clustering.name, set()).update(clustering.categories)
     for column in result.topology.clusterings:
         where = {token: at for at, token in enumerate(column.categories)}
-        order = [where[token] for token in tokens(key, column.name, sorted(seen[column.name]))]
-        beta[column.name] = beta[column.name][:, order]
+        named = tokens(key, column.name, sorted(seen[column.name]))
+        beta[column.name] = beta[column.name][:, [where[token] for token in named if token in where]]
     return beta
 
 

@@ -167,13 +167,16 @@ class Lie:
     step: int = 0
     iteration: int = 0
     epoch: int = 1
-    revision: int = 0  # of an alignment
+    revision: int = 0  # of an introduction, letters or an alignment
+    stage: int = 1  # of letters
     signed: bool = True  # the digest of a task is made anew
 
     def about(self, site: str, kind: str, message: Any) -> bool:
         if (site, kind) != (self.to, self.kind) or message.epoch != self.epoch:
             return False
-        if kind == "alignment" and message.revision != self.revision:
+        if kind in ("introduction", "letters", "alignment") and message.revision != self.revision:
+            return False
+        if kind == "letters" and message.stage != self.stage:
             return False
         return kind != "task" or (self.step in (0, message.step) and self.iteration in (0, message.iteration))
 
@@ -190,7 +193,6 @@ class LyingJob(FrameByFrame):
         self.refusals: dict[str, CeError] = {}
         #: Sites that have sent masked words, with the epoch.
         self.contributed: set[tuple[str, int]] = set()
-        self.enrolments: dict[str, pb.Enrolment] = {}  # the last of each site
         self.heard: Heard = {}
         #: What is done to a frame on its way up, so that the coordinator's own machine notices nothing.
         self.amend: Callable[[str, pb.SiteFrame], None] = lambda site, frame: None
@@ -227,8 +229,6 @@ class LyingJob(FrameByFrame):
     def deliver_up(self) -> None:
         session, data = self.up.popleft()
         site, frame = self._sessions[session], pb.SiteFrame.FromString(data)
-        if frame.WhichOneof("frame") == "enrolment":
-            self.enrolments[site] = frame.enrolment
         if frame.WhichOneof("frame") == "answer":
             answer = frame.answer
             for name, array in arrays_of(answer.chunks).items():
@@ -261,10 +261,6 @@ class LyingJob(FrameByFrame):
         self.lose_stream(site)
         self.lose_memory(site)
         self.connect(site)
-
-    def enrolled(self, site: str) -> dict[str, list[bytes]]:
-        """The categories of each column that a site has enrolled."""
-        return {claim.name: list(claim.categories) for claim in self.enrolments[site].columns}
 
 
 # Arrays in messages.
@@ -349,10 +345,10 @@ def mail(answers: Mapping[str, Answer], to: str) -> dict[str, Array]:
     }
 
 
-# What may be changed in an alignment.
+# What may be changed in an introduction and in an alignment.
 
 
-def enrolment_in(message: pb.Alignment, site: str) -> pb.EnrolmentSummary:
+def enrolment_in(message: pb.Introduction, site: str) -> pb.EnrolmentSummary:
     return next(own for own in message.enrolments if own.site == site)
 
 
@@ -364,13 +360,22 @@ def about_north(change: Callable[[pb.EnrolmentSummary], Any]) -> Change:
     return lambda message, _: change(enrolment_in(message, "north"))
 
 
+def private_of(site: str, change: Callable[[int], int]) -> Change:
+    """Another number of objects that a site holds alone."""
+
+    def lie(message: pb.Alignment, table: LyingJob) -> None:
+        message.private_objects[SITES.index(site)] = change(message.private_objects[SITES.index(site)])
+
+    return lie
+
+
 def set_to(name: str, value: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda message: setattr(message, name, value(getattr(message, name)))
 
 
-def older(message: pb.Alignment, table: LyingJob) -> None:
+def older(message: pb.Introduction, table: LyingJob) -> None:
     """North has signed both: the first with the objects that it then leaves out. So it would seem a larger crowd."""
-    own, before = (enrolment_in(m, "north") for m in (message, earlier("alignment", table)))
+    own, before = (enrolment_in(m, "north") for m in (message, earlier("introduction", table)))
     assert (own.objects, before.objects) == (7, 9)
     own.CopyFrom(before)
 

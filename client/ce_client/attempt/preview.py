@@ -72,7 +72,9 @@ def _excluded(exclusion: Exclusion) -> Excluded:
 def _what(exclusion: Exclusion) -> str:
     if exclusion.columns:
         return f"column {', '.join(exclusion.columns)}"
-    return f"{exclusion.labels:,} labels" if exclusion.labels else "objects that several sites hold"
+    if exclusion.labels:
+        return f"{exclusion.labels:,} labels of categories that too few sites have"
+    return "objects that several sites hold"
 
 
 def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iterator[PreviewArray]:

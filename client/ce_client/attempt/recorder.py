@@ -15,6 +15,7 @@ from ce.identity.certificates import sign
 from ce.labels import LabelTable
 from ce.labels.randomised import epsilons
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.enrolment import Enrolment
 from ce_client.attempt.setup import OfferedJob
@@ -54,6 +55,15 @@ class AttemptRecorder:
         columns = [f"column {claim.name}: {len(claim.categories)} categories" for claim in enrolment.columns]
         contributors = {"pseudonyms": attempt.roster}
         self._ledger.record(attempt.job, attempt.epoch, 0, {"pseudonyms": tokens}, "pseudonyms", contributors, columns)
+
+    def letters(self, stage: int, boxes: Mapping[str, Array]) -> None:
+        """Letters to the other sites are about to be sent; `boxes` by receiver."""
+        attempt = self._offered.attempt
+        arrays: dict[str, Array] = {ArrayName.of_box(site): box for site, box in boxes.items()}
+        receivers: dict[str, tuple[str, ...]] = {ArrayName.of_box(site): (site,) for site in boxes}
+        if arrays:
+            notes = [f"letters of stage {stage}"]
+            self._ledger.record(attempt.job, attempt.epoch, 0, arrays, "encrypted", receivers, notes)
 
     def use_of_labels(self) -> None:
         """The labels are about to be contributed under this roster. Raises Refused if another job forbids that."""

@@ -50,19 +50,19 @@ class SiteRounds:
             "objects": prepared.labels.n_objects,
             "objects_in_fit": enrolled.labels.n_objects,
         }
-        if enrolled.excluded:
-            self.participation["rules"] = ", ".join(dict.fromkeys(one.rule for one in enrolled.excluded))
+        if aligned.excluded:
+            self.participation["rules"] = ", ".join(dict.fromkeys(one.rule for one in aligned.excluded))
         self.checkpoint_round = 0  # the last round with a checkpoint; 0: none
         self.failed_checkpoints = 0
         self._offered = offered
-        self._excluded = enrolled.excluded
+        self._excluded = aligned.excluded
         self._view = aligned.view
         self._recorder = recorder
         self._results = results_of(settings)
         self._checkpoints = site_files.checkpoints
         self._checkpoint_context = aligned.checkpoint_context
         self._all_labels = with_tokens(prepared.labels, key)
-        self._labels = with_tokens(enrolled.labels, key)  # of the objects and columns that take part
+        self._labels = with_tokens(aligned.labels, key)  # that take part
         self._engine = Site(
             settings.name,
             self._labels,

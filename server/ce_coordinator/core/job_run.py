@@ -153,7 +153,10 @@ class JobRun:
                 return self._refused(site, message, now)
             if self.attempt is None:
                 raise MessageError(f"{kind}: this job has not begun")
-            return self.attempt.received(site, fingerprint, kind, message, now)
+            steps = self.attempt.received(site, fingerprint, kind, message, now)
+            if self.attempt.all_enrolled and self.attempt.rounds is None:
+                return [*self._enter("aligning", now), *steps]
+            return steps
         except MessageError as error:
             return self._strike(site, error, now)
         except CeError as error:
@@ -164,8 +167,7 @@ class JobRun:
         assert self.attempt is not None
         match result:
             case Aligned():
-                alignments = self.attempt.aligned(result)
-                return [*self._enter("aligning", now), *alignments]
+                return self.attempt.aligned(result)
             case CheckpointDue():
                 return self.attempt.checkpoint_due(result)
             case NextRound():

@@ -63,10 +63,11 @@ def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -
         "sizes": [int(size) if show else None for size, show in zip(outcome.sizes, visible, strict=True)],
         "min_cluster": min_cluster,
         "parameters": {name: _visible(outcome.globals[name][0], visible) for name in find_model(job.model).parameters},
-        # Only the holder of a column that it does not share knows its parameters. Categories are named by tokens.
+        # Only the holder of a column that it does not share knows its parameters. Of categories the coordinator knows
+        # the number: their order is that of tokens that only the holders know.
         "beta": {
             column.name: {
-                "categories": [str(token) for token in column.categories],
+                "categories": len(column.categories),
                 "rows": _visible(outcome.beta[column.name], visible),
             }
             for column in topology.clusterings

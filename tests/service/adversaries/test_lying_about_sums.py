@@ -1,9 +1,9 @@
 """A coordinator that lies to honest sites about what they cannot check: it gets noise, and the job fails.
 
-Which objects others hold too, in which order, how large the job is, what the others were told, what their parts come
-to: masks are bound to all of it, so that they do not cancel between sites that were told different things. In `masked`
-the liar is itself the home, and what it adds up is noise; in `blind` the members see that a total cannot be, and what
-sites send to each other through its hands opens nowhere else.
+In which order objects stand, how large the job is, what the others were told, what their parts come to: masks are bound
+to all of it, so that they do not cancel between sites that were told different things. In `masked` the liar is itself
+the home, and what it adds up is noise; in `blind` the members see that a total cannot be, and what sites send to each
+other through its hands opens nowhere else. Which objects other sites hold too, the sites find out by themselves.
 """
 
 from __future__ import annotations
@@ -21,28 +21,26 @@ from support.lying_sites import (
     HEARER,
     LEAVE,
     MEMBERS,
+    SITES,
     TWO,
     Change,
     Heard,
     Lie,
     LyingJob,
     Scene,
-    about_north,
     arrays_of,
     ask,
     assert_broken,
     assert_noise,
     assert_refused,
     assert_told_nothing,
-    column_in,
-    enrolment_in,
     job_of,
     mail,
     older,
     others,
+    private_of,
     put,
     scene_fixture,  # noqa: F401 (a fixture)
-    set_to,
     task_of,
     total_of,
     totals,
@@ -50,7 +48,7 @@ from support.lying_sites import (
     with_arrays,
 )
 
-from ce.errors import AlteredTotals, JobFailed, MessageError, Refused
+from ce.errors import JobFailed, MessageError, Refused
 from ce.protocol.messages.task import Answer, Array, Task
 from ce_client.attempt.attempt import SiteAttempt
 from ce_proto.v1 import site_pb2 as pb
@@ -77,7 +75,7 @@ def shrink(message: pb.Alignment, table: LyingJob) -> None:
     rows[f"rows/{own.index}"] = np.concatenate([rows[f"rows/{own.index}"], rows[f"rows/{TWO}"][1:]])
     rows[f"rows/{TWO}"] = rows[f"rows/{TWO}"][:1]
     own.size, two.size = len(rows[f"rows/{own.index}"]), 1
-    enrolment_in(message, own.members[0]).private_objects = own.size
+    message.private_objects[SITES.index(own.members[0])] = own.size
     put(message.chunks, rows)
 
 
@@ -97,13 +95,6 @@ def other_members(message: pb.Alignment, table: LyingJob) -> None:
     two.members.extend(["east", "west"])
 
 
-def other_category(message: pb.Alignment, table: LyingJob) -> None:
-    """A category of others, in the place of one of theirs that this site has never seen."""
-    column, own = column_in(message, "common"), table.enrolled(HEARER)["common"]
-    at = next(at for at, token in enumerate(column.categories) if token not in own)
-    column.categories[at] = b"x" * 16
-
-
 #: What, to whom, and which total is noise.
 SHOWN: dict[str, tuple[str, Change, str]] = {
     "objects in another order": (
@@ -111,21 +102,9 @@ SHOWN: dict[str, tuple[str, Change, str]] = {
         with_arrays(lambda rows: rows.update({f"rows/{ALL}": rows[f"rows/{ALL}"][::-1]})),
         f"block/{ALL}/claims/{COMMON}",
     ),
-    "an object of another block": (HEARER, swap(f"rows/{ALL}", "rows/4"), f"block/{ALL}/claims/{COMMON}"),
-    "an object of another shared block": (
-        "east",
-        swap(f"rows/{ALL}", f"rows/{TWO}"),
-        f"block/{ALL}/claims/{COMMON}",
-    ),
-    "categories in another order": (
-        HEARER,
-        lambda m, _: column_in(m, "common").categories.reverse(),
-        f"columns/{COMMON}/sums",
-    ),
-    "another category of others": (HEARER, other_category, f"columns/{COMMON}/sums"),
     "another number of objects that a peer holds alone": (
         HEARER,
-        about_north(set_to("private_objects", lambda n: n + 1)),
+        private_of("north", lambda n: n + 1),
         "global/objects",
     ),
 }
@@ -174,62 +153,35 @@ def test_sums_of_sites_that_were_told_different_sizes_are_noise(scene: Scene, tr
 
 
 @hidden_modes
-def test_an_older_enrolment_of_one_of_two_peers_is_seen_in_the_sums(scene: Scene, privacy: str) -> None:
-    table = scene.begin(job_of(privacy), Lie(HEARER, "alignment", older, revision=1), policies=LEAVE)
+def test_sites_that_were_sent_different_enrolments_cannot_read_each_others_letters(scene: Scene, privacy: str) -> None:
+    table = scene.begin(job_of(privacy), Lie(HEARER, "introduction", older, revision=1), policies=LEAVE)
     table.run()
-    assert table.since[HEARER][0].WhichOneof("frame") == "ready", "it cannot know"
-    assert_broken(table)
+    assert table.since[HEARER][0].WhichOneof("frame") == "letters", "it cannot know"
+    assert (table.record.state, table.record.exit_code) == ("failed", MessageError.exit_code)
+    assert "was not encrypted for this site, job and epoch: " in table.record.reason
+    assert not table.heard, "something was answered"
 
 
-# A block of one object.
+# Which objects other sites hold too: the sites have compared them.
 
 
-def test_a_block_of_one_object_is_refused_by_the_sites_own_rules(scene: Scene) -> None:
-    rule = {"east": {"min_objects": 2, "below_minimum": "refuse"}}
-    assert scene.finish(job_of("masked"), policies=rule).state == "done"
-    table = scene.begin(job_of("masked"), Lie("east", "alignment", shrink), policies=rule)
+OVERLAPS: dict[str, tuple[str, Change]] = {
+    "an object of another block": (HEARER, swap(f"rows/{ALL}", "rows/4")),
+    "an object of another shared block": ("east", swap(f"rows/{ALL}", f"rows/{TWO}")),
+    "one object": ("east", shrink),
+    "other members": ("east", other_members),
+}
+
+
+@pytest.mark.promise("A site finds out if the coordinator says something wrong about which sites hold its objects.")
+@pytest.mark.parametrize("privacy", ["plain", "masked", "blind"])
+@pytest.mark.parametrize(("to", "change"), OVERLAPS.values(), ids=OVERLAPS)
+def test_what_the_sites_have_found_otherwise_is_refused(scene: Scene, privacy: str, to: str, change: Change) -> None:
+    table = scene.begin(job_of(privacy), Lie(to, "alignment", change))
     table.run()
-    assert_refused(table, Refused, "1 objects would be in a part that this site sends", "east")
-    assert table.record.rule == "min_objects"
-
-
-SINGLED_OUT: dict[str, Change] = {"one object": shrink, "other members": other_members}
-
-
-@pytest.mark.parametrize("change", SINGLED_OUT.values(), ids=SINGLED_OUT)
-def test_masked_sums_of_one_object_are_noise(scene: Scene, truth: Heard, change: Change) -> None:
-    table = scene.begin(job_of("masked"), Lie("east", "alignment", change))
-    sites = table.pause(pb.STEP_OPEN)
-    answers = {name: ask(site, Task(1, "open")) for name, site in sites.items()}
-    for what in ("labels", "hidden", f"claims/{COMMON}"):
-        name = f"block/{TWO}/{what}"
-        got, true = (
-            sum(answered[site][:1] for site in MEMBERS[TWO])
-            for answered in ({site: answers[site].arrays[name] for site in MEMBERS[TWO]}, truth[1, name])
-        )
-        assert 0 <= true <= 7
-        assert abs(got) > 2**20, "this could be a number of labels"
-
-
-@pytest.mark.parametrize("change", SINGLED_OUT.values(), ids=SINGLED_OUT)
-def test_blind_totals_of_one_object_are_seen_to_be_wrong(scene: Scene, change: Change) -> None:
-    table = scene.begin(job_of("blind"), Lie("east", "alignment", change))
-    sites = table.pause(pb.STEP_KEYS)
-    keys = {name: ask(site, Task(1, "keys")) for name, site in sites.items()}
-    if change is other_members:  # a set of sites that north has never heard of
-        with pytest.raises(MessageError, match="expected the keys of"):
-            ask(sites["north"], Task(2, "open", arrays=mail(keys, "north")))
-        return
-    answers = {name: ask(site, Task(2, "open", arrays=mail(keys, name))) for name, site in sites.items()}
-    for name in MEMBERS[TWO]:
-        told = totals(answers) | {
-            array: words if words.shape == own.shape else own + words[: len(own)]
-            for array, own in answers[name].arrays.items()
-            for words in [totals(answers, *(set(MEMBERS[TWO]) - {name})).get(array, own)]
-            if array.startswith(f"block/{TWO}/")
-        }
-        with pytest.raises(AlteredTotals):
-            ask(sites[name], Task(3, "shares", arrays=told))
+    assert_refused(table, Refused, "the coordinator says something else about whether", to)
+    assert table.record.rule == "overlap of sites"
+    assert not table.heard, "something was answered"
 
 
 # Tasks: what two members are told differs.
@@ -497,7 +449,7 @@ def old_letter(message: pb.Task, table: LyingJob) -> None:
     put(message.chunks, arrays_of(message.chunks) | {"box/east": before})
 
 
-NOT_FOR_THIS = "ciphertext: was not encrypted for this site, job and epoch by that peer"
+NOT_FOR_THIS = "ciphertext: what comes from east was not encrypted for this site, job and epoch"
 LETTERS: dict[str, tuple[int, int, Change, str]] = {
     "another site's keys": (pb.STEP_OPEN, 0, letter_of("north", "box/east"), NOT_FOR_THIS),
     "no keys": (pb.STEP_OPEN, 0, with_arrays(lambda a: a.pop("box/east")), "box/east: missing"),

@@ -334,4 +334,6 @@ class BlindSite:
             raise MessageError(f"{name}: missing")
         content = array.tobytes()
         context = (*purpose, *self._attempt.context, peer.encode(), self._name.encode())
-        return decrypt(self._pair_keys[peer], EncryptedBox(content[:NONCE_SIZE], content[NONCE_SIZE:]), *context)
+        return decrypt(
+            self._pair_keys[peer], EncryptedBox(content[:NONCE_SIZE], content[NONCE_SIZE:]), *context, sender=peer
+        )
