@@ -1,4 +1,7 @@
-"""Which default rules a layout breaks. Daemons would not run such a job, so what an attack finds there is ruled out."""
+"""Which default rules a layout breaks. Daemons would not run such a job, so what an attack finds there is ruled out.
+
+Objects that several sites hold are judged as at sites that opted in to totals of them: by default none is in a total.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def broken_rules(recording: Recording, tables: Mapping[str, LabelTable], mode: s
     # The default policy refuses plain altogether. Here the other rules are of interest: those of masked.
     judged = "masked" if mode == "plain" else mode
     for site, table in tables.items():
-        findings = Rules(Policy(), judged, site, linear=recording.model.linear).findings(
+        findings = Rules(Policy(shared_objects="totals"), judged, site, linear=recording.model.linear).findings(
             recording.topology.view(site), enrolled, table, recording.rows[site]
         )
         for scope, check in findings.broken:

@@ -27,7 +27,7 @@ def test_a_waiting_job_goes_on_when_somebody_approves(tmp_path: Path) -> None:
         )
         deployment.write_labels(site, table)
     north = tmp_path / "north"
-    (north / "policy.toml").write_text('consent = "ask"\nrandomise = 0.1\n')
+    (north / "policy.toml").write_text('consent = "ask"\nrandomise = 0.1\nshared_objects = "totals"\n')
     with (north / "client.toml").open("a") as file:
         file.write("[labels.categories]\n" + "".join(f"north{j} = [0, 1, 2]\n" for j in range(4)))
     with deployment:

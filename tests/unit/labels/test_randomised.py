@@ -147,7 +147,7 @@ def test_tables_that_differ_in_labels_enrol_the_same_bytes(tmp_path: Path, sampl
         labels = ce.LabelTable.from_csv(path)
         made = enrol(randomise(labels, Randomisation(0.9, declared, sampled), SECRET), True, KEY)
         attempt = Attempt("job", b"{}", 1, ("north", "south"))
-        frames = enrolment_frames(enrolment_header(attempt, made, made.summary(), b"", 1), made)
+        frames = enrolment_frames(enrolment_header(attempt, made, made.summary(), b"", b"", 1), made)
         shown.add((b"".join(frame.SerializeToString(deterministic=True) for frame in frames), made.summary()))
     assert len(shown) == 1
 
