@@ -10,13 +10,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from support.commands import (
+    Ended,
+    Run,
+    run_fixture,  # noqa: F401 (a fixture)
+)
 from support.processes import Deployment
 
 import ce
-from ce.testing import PERMISSIVE
+from ce.errors import InputError, Refused
+from ce.labels.randomised import Randomisation
+from ce.testing import PERMISSIVE, make_sites
 from ce_client.cli.main import cli
+from ce_client.state.ledger import FILE_NAME as LEDGER
+from ce_client.state.ledger import Ledger
+from ce_client.state.randomisations import Randomisations, draws_of
 
 SITES = ("east", "north", "south")
+SECRET = b"s" * 32
 
 
 def _job(name: str) -> ce.Job:
@@ -86,3 +97,44 @@ def test_daemons_randomise_over_declared_categories_and_draw_a_column_once(tmp_p
         shown = _said("ledger", "show", "allowed", *north)
         assert "labels of column a are drawn again, as allowed" in " ".join(shown.split())
         assert json.loads(_said("ledger", "verify", *north, "--format", "json"))["ok"]
+
+
+def test_allow_redraw_warns_asks_and_adds_the_epsilons_that_check_then_shows(run: Run, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,a,b\n" + "".join(f"object{i},{i % 2},{i % 2}\n" for i in range(30)))
+    make_sites(tmp_path, {"north": labels, "south": labels}, {"north": SECRET})
+    north = tmp_path / "north"
+    (north / "policy.toml").write_text(PERMISSIVE + "randomise = 0.5\nrandomise_columns = 1\n")
+    configuration = (north / "client.toml").read_text()
+
+    def declared(categories: str) -> dict[str, object]:
+        (north / "client.toml").write_text(f"{configuration}[labels.categories]\na = {categories}\nb = [0, 1]\n")
+        checked = run("ce-client", "check", "--config", north, "--format", "json").json
+        return next(check for check in checked["checks"] if check["check"] == "randomise")
+
+    def allow(*words: str) -> Ended:
+        return run("ce-client", "allow-redraw", *words, "--config", north)
+
+    first = Randomisation(0.5, {"a": (0, 1), "b": (0, 1)}, 1)
+    assert declared("[0, 1]")["sentence"] == (
+        "each label is replaced with probability 0.5; of each object 1 of 2 columns take part: epsilon 1.10 (a), 1.10 "
+        "(b) per label; 1.10 per row, all labels of an object"
+    )
+    assert "nothing to allow" in allow("a").out
+    with Ledger(north / "state" / LEDGER, "north") as ledger:
+        Randomisations(north / "state").remember(draws_of(first, "ab", SECRET), "demo", ledger)
+    changed = declared("[0, 1, 2]")
+    assert (changed["ok"], changed["exit_code"]) == (False, Refused.exit_code)
+    assert "column 'a' were randomised in another way in job 'demo'" in str(changed["sentence"])
+    assert allow("a").code == 2, "nobody to ask"
+    assert allow("c", "--yes").code == InputError.exit_code
+    assert not declared("[0, 1, 2]")["ok"]
+    done = allow("a", "--yes")
+    assert done.code == 0
+    assert "the epsilon of a label goes from 1.10 to 2.48" in done.err
+    assert "the epsilon of an object's row goes from 1.10 to 2.48" in done.err
+    assert str(declared("[0, 1, 2]")["sentence"]).endswith(
+        "epsilon 2.48 (a), 1.10 (b) per label; 2.48 per row, all labels of an object"
+    )
+    (north / "policy.toml").write_text(PERMISSIVE)
+    assert "randomised in another way" in str(declared("[0, 1, 2]")["sentence"]), "nor may labels be sent as they are"
