@@ -177,8 +177,7 @@ class JobAttempt:
 
     def aligned(self, result: Aligned) -> list[Instruction]:
         """The sites are aligned: each is sent what it shares with which others."""
-        if not self.setup.revision:
-            self.setup.exclusions.objects = result.topology.sizes.objects
+        self.setup.exclusions.aligned(result.topology.sizes.objects)
         rounds = self.rounds = AttemptRounds(self._attempt, result, self.setup.signed, self.setup.revision)
         self.setup.aligned = True
         return [self._send(site, rounds.alignment(site)) for site in self._connected]

@@ -311,8 +311,8 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
             AttemptHistory(tmp_path / site / "state").forget("same")
     assert results["plain"] == results["masked"] == results["blind"]
     assert reports["masked"] == reports["plain"] | {"privacy": "masked"}
-    of_the_job = ("job", "model", "privacy", "layout", "objects", "sites", "columns", "exchanges", "bytes")
-    assert tuple(reports["blind"]) == of_the_job
+    of_the_job = ("job", "model", "privacy", "layout", "objects", "objects_in_fit", "excluded", "sites", "columns")
+    assert tuple(reports["blind"]) == (*of_the_job, "exchanges", "bytes")
     assert {"bound_path", "parameters", "beta", "sizes"} <= set(reports["masked"])
     # Opening, counts, iterations, and the bound of what they ended with; blind: keys, shares and decisions, too.
     assert reports["masked"]["exchanges"] == reports["masked"]["iterations"] + 3
