@@ -20,6 +20,7 @@ from ce.identity.peers import Peers
 from ce.labels.randomised import epsilons
 from ce.policy import Policy
 from ce.service.allocator import give_back_large_arrays
+from ce.service.core_dumps import forbid_core_dumps
 from ce.service.logs import configure, relay_native_stderr
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
@@ -50,6 +51,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     """
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    forbid_core_dumps()
     give_back_large_arrays()
     _use_proxy(settings)
     site_files = SiteFiles.open(settings)

@@ -114,9 +114,9 @@ class JobAttempt:
     def report(self, left_behind: tuple[str, ...]) -> bytes:
         """The operator's result of a finished attempt."""
         assert self.rounds is not None
-        rounds, least = self.rounds, max(self._settings.min_cluster, self.setup.min_cluster)
+        rounds, wishes = self.rounds, {**self.setup.min_clusters, "": self._settings.min_cluster}
         return operator_report(
-            self._job, rounds.topology, rounds.outcome, rounds.exchanges, rounds.bytes, least, left_behind
+            self._job, rounds.topology, rounds.outcome, rounds.exchanges, rounds.bytes, wishes, left_behind
         )
 
     # Streams.

@@ -49,7 +49,7 @@ class AttemptSetup:
         self.enrolments: dict[str, Enrolment] = {}
         self.signed: dict[str, tuple[EnrolmentSummary, bytes]] = {}  # by site: what it has enrolled, with its signature
         self.revision = 0  # of the present alignment
-        self.min_cluster = 0  # the largest that a site asks for: smaller clusters are withheld from the operator
+        self.min_clusters: dict[str, int] = {}  # by site: smaller clusters are to be withheld from the operator
         self._uses_votes = uses_votes
         self._limits = limits
         self._shares: dict[str, KeyShare] = {}
@@ -158,6 +158,12 @@ class AttemptSetup:
                 f"{site} enrols {message.objects:,} objects; this coordinator takes 1 to "
                 f"{self._limits.objects_per_site:,} (limits.objects_per_site)"
             )
+        if message.min_cluster > self._limits.largest_min_cluster:
+            raise LimitReached(
+                f"{site} asks to withhold clusters of fewer than {message.min_cluster:,} objects from the operator; "
+                f"this coordinator withholds those of up to {self._limits.largest_min_cluster:,} "
+                "(limits.largest_min_cluster): ask the site to lower min_cluster in its policy"
+            )
         columns = self._columns(site, message.columns)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
         self._arriving[site] = _Arriving(message, columns, collector)
@@ -189,7 +195,7 @@ class AttemptSetup:
         self._refuse_more(site, enrolment, summary)
         self.enrolments[site], self.signed[site] = enrolment, (summary, signature)
         self._objects[site] = len(objects)
-        self.min_cluster = max(self.min_cluster, arriving.header.min_cluster)
+        self.min_clusters[site] = arriving.header.min_cluster
         return True
 
     def _refuse_more(self, site: str, enrolment: Enrolment, summary: EnrolmentSummary) -> None:

@@ -57,6 +57,7 @@ class JobRun:
         self._directory = directory
         self._waits_since = record.changed_at
         self._strikes: dict[str, int] = {}
+        self._lost: dict[str, int] = {}  # by site: how often it came without its state of an attempt that had begun
 
     # State.
 
@@ -136,8 +137,14 @@ class JobRun:
             return self.fail(refused, now)
         if held_epoch == self.epoch or not self.attempt.setup.has_begun(site):
             return self.attempt.reconnected(site)
-        if self.epoch >= self._settings.limits.attempts_per_job:
+        limits = self._settings.limits
+        self._lost[site] = self._lost.get(site, 0) + 1
+        lost = ""
+        if self._lost[site] > limits.attempts_per_site:
+            lost = f"{site} has lost its state of this job {self._lost[site]:,} times (limits.attempts_per_site)"
+        elif self.epoch >= limits.attempts_per_job:
             lost = f"{site} has lost its state of this job in attempt {self.epoch:,} (limits.attempts_per_job)"
+        if lost:
             return self.fail(LimitReached(f"{lost}: find out why, then submit the job under another name"), now)
         note = Note("warning", "job begins again: a site has lost its state", {"job": self.job.name, "site": site})
         return [note, *self.begin(now)]

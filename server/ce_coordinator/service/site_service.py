@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -27,6 +28,32 @@ log = logging.getLogger("ce_coordinator.service.site_service")
 LAST_FRAME_S = 5.0
 
 
+#: Seconds within which a refusal for the same reason is logged once; all are counted in a metric.
+REPEAT_REASON_S = 60.0
+#: Reasons that are remembered for that.
+MOST_REASONS = 1000
+
+
+class RefusalLog:
+    """Logs refused streams: for each reason, which names the site, once in `REPEAT_REASON_S`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._logged: dict[str, tuple[float, int]] = {}  # by reason: when it was logged, and how often it came since
+
+    def refused(self, peer: str, code: str, reason: str) -> None:
+        now = self._clock()
+        at, since = self._logged.pop(reason, (-REPEAT_REASON_S, 0))
+        if now - at < REPEAT_REASON_S:
+            self._logged[reason] = at, since + 1
+            return
+        if len(self._logged) >= MOST_REASONS:
+            del self._logged[next(iter(self._logged))]
+        self._logged[reason] = now, 0
+        repeated = {"not_logged": since} if since else {}
+        log.warning("site refused", extra=fields(peer=peer, code=code, reason=reason, **repeated))
+
+
 class SiteService(site_pb2_grpc.SiteServiceServicer):
     """See proto/ce_proto/v1/site.proto."""
 
@@ -34,6 +61,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         self._runner = runner
         self._access = access
         self._numbers = itertools.count(1)
+        self._refusals = RefusalLog()
 
     async def Connect(self, frames: Any, context: Any) -> None:
         try:
@@ -113,5 +141,5 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         code, details, trailer = to_status(error)
         if isinstance(error, LimitReached) or not isinstance(error, Unreachable):
             self._runner.metrics.streams_refused.inc()
-            log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
+            self._refusals.refused(context.peer(), code.name, details)
         await context.abort(code, details, trailer)
