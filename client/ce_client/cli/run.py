@@ -14,7 +14,7 @@ import click
 
 from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
-from ce.cli.preflight import Checks, check_writable
+from ce.cli.preflight import Checks, check_packages, check_writable
 from ce.errors import ConfigError, InputError
 from ce.identity.peers import Peers
 from ce.labels.randomised import epsilons
@@ -99,6 +99,7 @@ def check(config: Path, format_: str) -> None:
     settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
     if settings is not None:
         _check_all(settings, checks)
+    check_packages(checks)
     checks.finish(format_)
 
 

@@ -12,7 +12,7 @@ import click
 
 from ce.cli.entry import daemon_level, daemon_options
 from ce.cli.output import format_option
-from ce.cli.preflight import Checks, check_writable
+from ce.cli.preflight import Checks, check_packages, check_writable
 from ce.errors import ConfigError
 from ce.identity.certificates import identity_of, read_certificate
 from ce.service.allocator import give_back_large_arrays
@@ -72,6 +72,7 @@ def check(config: Path, format_: str) -> None:
     settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
     if settings is not None:
         _check_all(settings, checks)
+    check_packages(checks)
     checks.finish(format_)
 
 
