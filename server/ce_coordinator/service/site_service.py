@@ -28,30 +28,31 @@ log = logging.getLogger("ce_coordinator.service.site_service")
 LAST_FRAME_S = 5.0
 
 
-#: Seconds within which a refusal for the same reason is logged once; all are counted in a metric.
-REPEAT_REASON_S = 60.0
+#: In so many seconds a refusal for the same reason is logged so often; all are counted in a metric.
+REPEAT_REASON_S, LOGGED = 60.0, 10
 #: Reasons that are remembered for that.
 MOST_REASONS = 1000
 
 
 class RefusalLog:
-    """Logs refused streams: for each reason, which names the site, once in `REPEAT_REASON_S`."""
+    """Logs refused streams: for each reason, which names the site, `LOGGED` times in `REPEAT_REASON_S`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._logged: dict[str, tuple[float, int]] = {}  # by reason: when it was logged, and how often it came since
+        self._seen: dict[str, tuple[float, int]] = {}  # by reason: when it came first, and how often it came since
 
     def refused(self, peer: str, code: str, reason: str) -> None:
         now = self._clock()
-        at, since = self._logged.pop(reason, (-REPEAT_REASON_S, 0))
-        if now - at < REPEAT_REASON_S:
-            self._logged[reason] = at, since + 1
-            return
-        if len(self._logged) >= MOST_REASONS:
-            del self._logged[next(iter(self._logged))]
-        self._logged[reason] = now, 0
-        repeated = {"not_logged": since} if since else {}
-        log.warning("site refused", extra=fields(peer=peer, code=code, reason=reason, **repeated))
+        since, times = self._seen.pop(reason, (now, 0))
+        left_out = 0
+        if now - since >= REPEAT_REASON_S:
+            since, times, left_out = now, 0, max(0, times - LOGGED)
+        if len(self._seen) >= MOST_REASONS:
+            del self._seen[next(iter(self._seen))]
+        self._seen[reason] = since, times + 1
+        if times < LOGGED:
+            more = {"not_logged": left_out} if left_out else {}
+            log.warning("site refused", extra=fields(peer=peer, code=code, reason=reason, **more))
 
 
 class SiteService(site_pb2_grpc.SiteServiceServicer):
