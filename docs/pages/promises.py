@@ -42,6 +42,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "Randomised labels are epsilon-private, by label and by row, whatever leaves the site.",
         "The audit finds planted leaks, and finds none where it says that there are none.",
         "Everything that leaves a site is in its ledger first, and changes to a ledger are detected.",
+        "What a site writes is its user's alone to read.",
     ),
     "A site's rules": (
         "Rules of the policy refuse by name before a sum has left the site.",
@@ -56,6 +57,9 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "kill -9 of any process at any moment ends with the same bits.",
         "Lost, repeated and late frames, broken and stalled streams change no bit.",
         "Every wait has a deadline, and a job that fails says why.",
+        "No computation keeps a daemon from answering, from a cancelled job's end, or from stopping.",
+        "A job that is over at a site is not run again, and its results stay as they are.",
+        "Results of a job that failed are not on any disk.",
         "Checks of the fault schedules detect planted bugs.",
         "A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.",
         "Files written by the version before open.",
@@ -64,6 +68,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "Hostile frames and files never crash a daemon: they are refused by field.",
         "A site that misbehaves harms its own jobs only.",
         "Every limit has a test at the limit and beyond it.",
+        "One site cannot withhold the whole result from the operator unnoticed.",
         "Crowds and slow callers do not keep others out.",
     ),
     "Use": (

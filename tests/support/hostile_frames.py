@@ -24,6 +24,7 @@ from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.job_index import JobIndex
 from ce_client.state.rosters import Rosters
 from ce_coordinator.core.events import Event
 from ce_coordinator.core.instructions import Compute, Instruction, LoadCheckpoint, SaveCheckpoint
@@ -189,6 +190,7 @@ class Scene:
             shutil.rmtree(site.results, ignore_errors=True)
             for job in (TOGETHER, *WITHOUT.values(), *jobs):
                 AttemptHistory(site.state).forget(job.name)
+                JobIndex(site.state).forget(job.name)
         table = BusyJobs(self.sites, rng, limits)
         table.connect()
         for job in jobs:

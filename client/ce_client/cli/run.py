@@ -14,7 +14,7 @@ import click
 
 from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
-from ce.cli.preflight import Checks, check_writable
+from ce.cli.preflight import Checks, check_packages, check_writable
 from ce.declarations.registry import find_model
 from ce.errors import ConfigError, InputError
 from ce.identity.peers import Peers
@@ -22,6 +22,7 @@ from ce.labels import LabelTable
 from ce.labels.randomised import Randomisation, randomise
 from ce.policy import Policy
 from ce.service.allocator import give_back_large_arrays
+from ce.service.core_dumps import forbid_core_dumps
 from ce.service.logs import configure, relay_native_stderr
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
@@ -55,6 +56,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     """
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    forbid_core_dumps()
     give_back_large_arrays()
     _use_proxy(settings)
     site_files = SiteFiles.open(settings)
@@ -102,6 +104,7 @@ def check(config: Path, format_: str) -> None:
     settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
     if settings is not None:
         _check_all(settings, checks)
+    check_packages(checks)
     checks.finish(format_)
 
 

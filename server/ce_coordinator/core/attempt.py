@@ -139,9 +139,9 @@ class JobAttempt:
     def report(self, left_behind: tuple[str, ...]) -> bytes:
         """The operator's result of a finished attempt."""
         assert self.rounds is not None
-        rounds, least = self.rounds, max(self._settings.min_cluster, self.setup.min_cluster)
+        rounds, wishes = self.rounds, {**self.setup.min_clusters, "": self._settings.min_cluster}
         facts = (rounds.topology, self.setup.exclusions, rounds.outcome, rounds.exchanges, rounds.bytes)
-        return operator_report(self._job, *facts, least, left_behind)
+        return operator_report(self._job, *facts, wishes, left_behind)
 
     def participation(self) -> dict[str, str | int | float]:
         """For the log: how many objects of how many took part, and which rules left out others."""

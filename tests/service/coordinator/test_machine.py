@@ -28,6 +28,7 @@ from ce.job import PRIVACY
 from ce.testing import FrameByFrame, make_sites, write_labels
 from ce.transport.frames import PROTOCOL
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.job_index import JobIndex
 from ce_coordinator.core.attempt import JobAttempt
 from ce_coordinator.core.attempt_rounds import AttemptRounds
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
@@ -309,6 +310,7 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
             # Starts follow from the job's name, which stands for one job only.
             shutil.rmtree(tmp_path / site / "results")
             AttemptHistory(tmp_path / site / "state").forget("same")
+            JobIndex(tmp_path / site / "state").forget("same")
     assert results["plain"] == results["masked"] == results["blind"]
     assert reports["masked"] == reports["plain"] | {"privacy": "masked"}
     of_the_job = ("job", "model", "privacy", "layout", "objects", "objects_in_fit", "excluded", "sites", "columns")
