@@ -15,6 +15,7 @@ import numpy as np
 
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
 from ce.audit.attack_plan import ATTACKS, play_coordinator, play_holder, play_site
+from ce.audit.attacks.alternating import alternate, alternate_as_site
 from ce.audit.attacks.crafted_messages import (
     CraftedMessages,
     flat_messages,
@@ -27,7 +28,9 @@ from ce.audit.attacks.equal_rows import paper_rows
 from ce.audit.attacks.histograms import proportional_histograms
 from ce.audit.attacks.known_beta_decode import decode_starts
 from ce.audit.attacks.linear_unmix import linear_rounds
+from ce.audit.attacks.repeated_jobs import repeat, repeat_as_site
 from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
+from ce.audit.attacks.smoothing_choice import smoothed_job
 from ce.audit.minimum_rules import broken_rules
 from ce.audit.recording import Recording, record, secrets_of
 from ce.audit.report import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
@@ -35,12 +38,15 @@ from ce.audit.scoring import Referee, Truth
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
+from ce.policy import Policy
 from ce.protocol.messages.transport import Transport
 
 #: Jobs with more objects are sampled.
 MOST_OBJECTS = 1500
 #: This many of the shared blocks are attacked, the largest ones.
 _MOST_BLOCKS = 3
+#: Most jobs over the same labels that are played, if sites allow so many.
+_MOST_JOBS = 6
 #: The largest number of iterations of a job with an active coordinator.
 _ACTIVE_ROUNDS = 40
 
@@ -54,11 +60,16 @@ def audit(
     *,
     modes: Sequence[str] = PRIVACY,
     attacks: Sequence[str] | None = None,
+    policy: Policy | None = None,
     secrets: Mapping[str, bytes] | None = None,
     max_objects: int = MOST_OBJECTS,
     on_progress: OnProgress | None = None,
 ) -> Audit:
     """Audit `job` over the sites' tables. `attacks`: names of `ATTACKS`, all if None.
+
+    `policy` is that of every site: what its rules forbid is ruled out, and what it allows an operator to choose (number
+    of jobs, smoothing, restarts) the attacks choose. None: the default rules of sites that take part with objects that
+    other sites hold too (`shared_objects = "totals"`); without these there would be no totals to attack.
 
     Starts are drawn from `secrets` {site: bytes}. Without them the audit derives secrets from the job's seed, so that
     the same audit gives the same findings.
@@ -72,13 +83,14 @@ def audit(
         raise InputError("an audit needs at least two sites: a single site sends nothing to others")
     tables = _sample(complete, max_objects, job.seed)
     secrets = secrets_of(job, tables) if secrets is None else secrets
+    policy = Policy(shared_objects="totals") if policy is None else policy
     report = on_progress or (lambda text: None)
     report("running the job with plain sums")
     plain = record(job, tables, "plain", secrets)
     truth = Truth(plain, tables)
     questions = _chosen(truth.questions(), plain)
-    broken = {mode: broken_rules(plain, tables, mode) for mode in modes}
-    auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, report)
+    broken = {mode: broken_rules(plain, tables, mode, policy, job) for mode in modes}
+    auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, report, policy)
     findings: list[Finding] = []
     for mode in modes:
         findings += auditor.audit(mode)
@@ -112,7 +124,9 @@ class _Auditor:
         referee: Referee,
         wanted: Sequence[str],
         on_progress: OnProgress,
+        policy: Policy,
     ) -> None:
+        self._policy = policy
         self._job = job
         self._tables = tables
         self._secrets = secrets
@@ -133,6 +147,8 @@ class _Auditor:
         found += self._public_starts(mode)
         found += self._two_rosters(mode, view)
         found += self._crafted(mode)
+        found += self._repeated(mode)
+        found += self._smoothing(mode)
         # Sites are sent the same in plain as in masked.
         if mode != "plain":
             for site in recording.topology.sites:
@@ -185,6 +201,48 @@ class _Auditor:
                 "coordinator", "two rosters", mode, counts, proportional_histograms(view), ONE_ROSTER
             )
         return found
+
+    def _repeated(self, mode: str) -> list[Finding]:
+        """As many jobs as the policy allows over the same labels, as the coordinator and as one member."""
+        jobs = min(self._policy.max_definitions, _MOST_JOBS)
+        if "repeated jobs" not in self._wanted or mode == "plain" or not self._clusterings or jobs < 2:
+            return []
+        self._on_progress(f"running {jobs} jobs over the same labels, {mode}")
+        others = [self._other_job(number) for number in range(1, jobs)]
+        plain = [self._plain, *(record(job, self._tables, "plain", self._secrets) for job in others)]
+        seen = [record(job, self._tables, mode, self._secrets) for job in (self._job, *others)]
+        views = [CoordinatorView.of(recording, self._job.seed) for recording in seen]
+        found = self._referee.partitions("coordinator", "repeated jobs", mode, repeat(views, self._clusterings))
+        block = self._clusterings[0].block
+        site = seen[0].topology.blocks[block].members[0]
+        own = [CuriousSiteView.of(a, b, site, self._tables[site], block) for a, b in zip(seen, plain, strict=True)]
+        foreign = [q for q in self._clusterings if q.block == block and q.holder != site]
+        return found + self._referee.partitions(f"site {site}", "repeated jobs", mode, repeat_as_site(own, foreign))
+
+    def _other_job(self, number: int) -> Job:
+        """The same job under another name, and with another smoothing."""
+        smoothing = min(self._job.smoothing * (1.0 + number / 10.0), self._policy.max_smoothing)
+        return replace(self._job, name=f"{self._job.name} {number}", smoothing=smoothing)
+
+    def _smoothing(self, mode: str) -> list[Finding]:
+        """A job with the largest smoothing that the policy allows, as the coordinator and as one member."""
+        if "smoothing" not in self._wanted or mode == "plain" or not self._clusterings or self._plain.model.phases == 2:
+            return []
+        self._on_progress(f"running the job with the largest smoothing, {mode}")
+        block = self._clusterings[0].block
+        asked = [q for q in self._clusterings if q.block == block]
+        job = smoothed_job(self._job, self._plain.model, self._policy, asked)
+        recording = record(job, self._tables, mode, self._secrets)
+        # Another job has other pseudonyms, and its objects are in another order.
+        truth = Truth(recording, self._tables)
+        referee = self._referee.for_truth(truth)
+        view = CoordinatorView.of(recording, job.seed)
+        found = referee.partitions("coordinator", "smoothing", mode, alternate(view, asked))
+        site = recording.topology.blocks[block].members[0]
+        plain = record(job, self._tables, "plain", self._secrets)
+        own = CuriousSiteView.of(recording, plain, site, self._tables[site], block)
+        foreign = [q for q in asked if q.holder != site]
+        return found + referee.partitions(f"site {site}", "smoothing", mode, alternate_as_site(own, foreign))
 
     def _crafted(self, mode: str) -> list[Finding]:
         """An active coordinator changes messages. In `blind` it sends none, in `plain` it gains nothing by it, and the

@@ -39,8 +39,8 @@ _FIRST, _MOST_CHANGES = 3, 100
 _TURNS, _STEPS, _LITTLE_GAIN = 20, 2, 0.995
 #: Limits of the work, in multiplications: of one turn (the attack is not played above it), and of one search.
 _TURN_WORK, _WORK = 2e8, 1.5e9
-#: Mean square of a residual below which the rows are found.
-_SOLVED = 1e-9
+#: Mean square of a residual, relative to what labels add, below which the rows are found.
+_SOLVED = 1e-7
 #: How many random rows are tried for each object outside of the sample.
 _ROW_STARTS = 12
 _STEEPEST = 12.0
@@ -112,11 +112,13 @@ def _enough(measured: Sequence[Measured], wanted: int) -> list[Measured]:
     return found
 
 
-def columns_of(measured: Sequence[Measured], labels: Sequence[int], largest: float, seed: int = 0) -> list[Groups]:
+def columns_of(
+    measured: Sequence[Measured], labels: Sequence[int], largest: float, *, first: int = 1, seed: int = 0
+) -> list[Groups]:
     """The columns' partitions from totals of the same objects; none if there is too much to do, or nothing to see.
 
-    `labels` has the number of labels of each column, `largest` the largest value that a total can have. Objects for
-    which no row fits are left in a group of their own.
+    `labels` has the number of labels of each column, `largest` the largest value that a total can have. The `first`
+    exchanges start from random parameters.
     """
     if not measured or not labels:
         return []
@@ -129,8 +131,8 @@ def columns_of(measured: Sequence[Measured], labels: Sequence[int], largest: flo
     if complete.sum() < _FEWEST:
         return []
     wanted = sum(labels) - len(labels)
-    # The first exchange starts from random parameters, which are far from equal; those that follow are nearer.
-    later = measured[1:] if len(measured) > 2 and not linear else measured
+    # Random parameters are far from equal; those that follow are nearer, so that totals are more nearly linear.
+    later = measured if linear or len(measured) < 3 * first else measured[first:]
     guessed = indicator_columns(linear_rows(_enough(later, _MEASURED * wanted)), labels, complete, seed)
     for_tables = _enough(measured, _MEASURED_FOR_TABLES * wanted)
     total = np.concatenate([m.total for m in for_tables])
@@ -161,9 +163,9 @@ class _Search:
         self._width = int(self._ends[-1])
         starts, k, n = total.shape
         self._free = k if linear else k - 1
-        # Numbers of a start whose totals differ little count as much as the others.
-        spread = np.sqrt(np.square(total - total.mean(axis=-1, keepdims=True)).mean(axis=(1, 2)))
-        self._weight = 1.0 / np.maximum(spread, 1e-12) if linear else np.ones(starts)
+        # Numbers of a start in which labels make little difference count as much as the others.
+        expected = total.mean(axis=-1, keepdims=True) if linear else message * total.sum(axis=1, keepdims=True)
+        self._weight = 1.0 / np.maximum(np.sqrt(np.square(total - expected).mean(axis=(1, 2))), 1e-12)
         tables = starts * self._free * n * (self._free * self._width) ** 2 if not linear else n * self._width**2
         self.turn_work = float(tables + n * self._width**2 * starts * k)
         self._tables: Reals = np.zeros((starts, k, self._width))
@@ -240,18 +242,19 @@ class _Search:
             solved = np.linalg.solve(square, has.T @ self._total.reshape(-1, n).T)
             return solved.T.reshape(tables.shape), damping
         phi = self._terms(self._message, tables)
-        rest = (phi * has).sum(axis=-1) - self._total
+        weight = self._weight[:, None, None]
+        rest = ((phi * has).sum(axis=-1) - self._total) * weight
         used, free = phi[:, : self._free], self._free
         slopes = -(used * has)[:, :, :, None] * used.transpose(0, 2, 1, 3)[:, None]
         for h in range(free):
             slopes[:, h, :, h] += used[:, h] * has
-        matrix = slopes.reshape(starts, free * n, free * self._width)
+        matrix = slopes.reshape(starts, free * n, free * self._width) * weight
         turned = matrix.transpose(0, 2, 1)
         square = turned @ matrix + damping[:, None, None] * np.eye(free * self._width)
         step = np.linalg.solve(square, -turned @ rest[:, :free].reshape(starts, -1, 1)).reshape(starts, free, -1)
         moved = tables.copy()
         moved[:, :free] = np.clip(moved[:, :free] + np.clip(step, -2.0, 2.0), -_STEEPEST, _STEEPEST)
-        left = (self._terms(self._message, moved) * has).sum(axis=-1) - self._total
+        left = ((self._terms(self._message, moved) * has).sum(axis=-1) - self._total) * weight
         better = np.square(left).sum(axis=(1, 2)) < np.square(rest).sum(axis=(1, 2))
         damping = np.where(better, np.maximum(damping / 4.0, 1e-12), np.minimum(damping * 4.0, 10.0))
         return np.where(better[:, None, None], moved, tables), damping
