@@ -1,4 +1,4 @@
-"""Which default rules a layout breaks. Daemons would not run such a job, so what an attack finds there is ruled out."""
+"""Which rules of a policy a layout breaks. Daemons would not run such a job: what an attack finds is ruled out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ce.protocol.topology.enrolment import enrol, with_private_objects
 BrokenRules = dict[str, tuple[str, ...]]
 
 
-def broken_rules(recording: Recording, tables: Mapping[str, LabelTable], mode: str) -> BrokenRules:
+def broken_rules(recording: Recording, tables: Mapping[str, LabelTable], mode: str, policy: Policy) -> BrokenRules:
     """By scope (the job, a block, a group of columns): the names of the rules that some site would enforce."""
     names = {column.name for column in recording.topology.columns}
     private = {block.members[0]: block.size for block in recording.topology.blocks if not block.shared}
@@ -27,7 +27,7 @@ def broken_rules(recording: Recording, tables: Mapping[str, LabelTable], mode: s
     # The default policy refuses plain altogether. Here the other rules are of interest: those of masked.
     judged = "masked" if mode == "plain" else mode
     for site, table in tables.items():
-        findings = Rules(Policy(), judged, site, linear=recording.model.linear).findings(
+        findings = Rules(policy, judged, site, linear=recording.model.linear).findings(
             recording.topology.view(site), enrolled, table, recording.rows[site]
         )
         for scope, check in findings.broken:

@@ -75,9 +75,7 @@ def dumped_private_objects(task: Task) -> dict[str, Array]:
 
 def flat_beta(task: Task) -> dict[str, Array]:
     """The same parameters of shared columns for all clusters."""
-    return {
-        name: np.ones_like(array) for name, array in task.arrays.items() if ArrayName(name).what == "beta"
-    }
+    return {name: np.ones_like(array) for name, array in task.arrays.items() if ArrayName(name).what == "beta"}
 
 
 def read_one_hot(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
