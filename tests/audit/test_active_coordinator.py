@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from support.ensembles import Tables, by_columns, by_rows, ids, noisy
 from ce import Job, LabelTable
 from ce.audit import audit, example_tables
 from ce.audit.adversary_views import CoordinatorView
+from ce.audit.attacks.crafted_messages import AttackOver
 from ce.audit.attacks.left_out_members import remaining_members, without_members
 from ce.audit.attacks.nonlinear_fit import fit_totals
 from ce.audit.attacks.pattern_counts import PatternCounts
@@ -38,7 +40,8 @@ def probed(job: Any, questions: list[Any], exchanges: int = 100) -> tuple[list[f
         attackers.append(ResetAndProbe(inner, questions[0].block, topology, model, asked.smoothing))
         return attackers[0]
 
-    record(asked, job.tables, "masked", job.secrets, wrap=wrap, first=1)
+    with suppress(AttackOver):
+        record(asked, job.tables, "masked", job.secrets, wrap=wrap, first=1)
     return job.scores(attackers[0].guesses(questions)), attackers[0].exchanges
 
 
@@ -114,7 +117,8 @@ def counted(tables: Tables, restarts: int = 5) -> tuple[Counter[Any], Counter[An
         attackers.append(PatternCounts(inner, group, plain.topology, plain.model))
         return attackers[0]
 
-    record(job, tables, "masked", secrets, wrap=wrap, first=1)
+    with suppress(AttackOver):
+        record(job, tables, "masked", secrets, wrap=wrap, first=1)
     true: Counter[Any] = sum(Truth(plain, tables).rows(group).values(), Counter())
     return true, attackers[0].rows()
 

@@ -7,12 +7,14 @@ pattern counts       globals and beta of shared columns are changed: label rows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from ce.audit.adversary_views import CoordinatorView, Guesses, Question
 from ce.audit.attack_plan import BY_COORDINATOR
 from ce.audit.attacks import pattern_counts, reset_and_probe
+from ce.audit.attacks.crafted_messages import AttackOver
 from ce.audit.attacks.left_out_members import remaining_members, without_members
 from ce.audit.attacks.pattern_counts import PatternCounts
 from ce.audit.attacks.reset_and_probe import ResetAndProbe
@@ -73,7 +75,7 @@ class ActiveCoordinator:
             attackers.append(ResetAndProbe(inner, clusterings[0].block, topology, model, self._job.smoothing))
             return attackers[0]
 
-        record(self._steered(reset_and_probe.MOST_EXCHANGES), self._tables, "masked", self._secrets, wrap=wrap, first=1)
+        self._run(reset_and_probe.MOST_EXCHANGES, wrap)
         return attackers[0].guesses(clusterings)
 
     def left_out(self, block: int) -> list[Finding]:
@@ -107,7 +109,7 @@ class ActiveCoordinator:
             attackers.append(PatternCounts(inner, group, self._plain.topology, model))
             return attackers[0]
 
-        record(self._steered(pattern_counts.MOST_EXCHANGES), self._tables, "masked", self._secrets, wrap=wrap, first=1)
+        self._run(pattern_counts.MOST_EXCHANGES, wrap)
         rows = attackers[0].rows()
         guesses = self._truth.guessed_from_rows(group, rows)
         return [
@@ -115,10 +117,12 @@ class ActiveCoordinator:
             *self._referee.partitions("coordinator", "pattern counts", "masked", guesses),
         ]
 
-    def _steered(self, exchanges: int) -> Job:
-        """The same job with as many exchanges as the attack takes. Steps that can be taken back would disturb it, and
-        so would local loops; the operator chooses both."""
-        return replace(self._job, max_iterations=exchanges, tolerance=0.0, schedule="newton", local_loops=1)
+    def _run(self, exchanges: int, wrap: Callable[[Transport], Transport]) -> None:
+        """Run the same job with as many exchanges as an attack takes. Steps that can be taken back would disturb it,
+        and so would local loops; the operator chooses both."""
+        job = replace(self._job, max_iterations=exchanges, tolerance=0.0, schedule="newton", local_loops=1)
+        with suppress(AttackOver):
+            record(job, self._tables, "masked", self._secrets, wrap=wrap, first=1)
 
 
 def _can_steer(plain: Recording) -> bool:

@@ -29,6 +29,10 @@ from ce.ring import decode
 _EMPTY, _FULL = 0.01, 1e4
 
 
+class AttackOver(Exception):
+    """Ends the job of an attack that has nothing left to ask."""
+
+
 class CraftedMessages:
     """A transport that changes the tasks on their way to the sites."""
 

@@ -24,6 +24,7 @@ from dataclasses import replace
 import numpy as np
 
 from ce.audit.adversary_views import Row, scale_of
+from ce.audit.attacks.crafted_messages import AttackOver
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.messages.transport import Transport
@@ -49,7 +50,7 @@ Script = Generator[Sent, Reals, None]
 
 
 class PatternCounts:
-    """A transport whose coordinator counts patterns in one group of shared columns."""
+    """A transport whose coordinator counts patterns in one group of shared columns. Raises AttackOver at the end."""
 
     def __init__(self, inner: Transport, group: ColumnGroup, topology: Topology, model: Model) -> None:
         self._inner = inner
@@ -60,7 +61,7 @@ class PatternCounts:
         self.exchanges = 0
         self.bytes_sent = 0
         self._script: Script = self._search()
-        self._sent: Sent | None = next(self._script)
+        self._sent: Sent = next(self._script)
 
     def rows(self) -> Counter[Row]:
         """Whole label rows of the group, and how many objects of all holders have each."""
@@ -75,15 +76,15 @@ class PatternCounts:
                 total = words.astype(np.int64) if total is None else total + words.astype(np.int64)
             yield site, answer
         self.bytes_sent = self._inner.bytes_sent
-        if next(iter(tasks.values())).step == "sums" and total is not None and self._sent is not None:
+        if next(iter(tasks.values())).step == "sums" and total is not None:
             self.exchanges += 1
             try:
                 self._sent = self._script.send(decode(total, self._scale))
             except StopIteration:
-                self._sent = None
+                raise AttackOver from None
 
     def _craft(self, task: Task) -> dict[str, Array]:
-        if task.step != "sums" or self._sent is None:
+        if task.step != "sums":
             return {}
         alpha, beta = self._sent
         crafted: dict[str, Array] = {}

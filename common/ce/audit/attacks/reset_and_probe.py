@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.audit.adversary_views import Guess, Guesses, Question, scale_of
-from ce.audit.attacks.crafted_messages import dumped_private_objects, flat_beta, messages_of
+from ce.audit.attacks.crafted_messages import AttackOver, dumped_private_objects, flat_beta, messages_of
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.messages.transport import Transport
@@ -70,7 +70,7 @@ class Indicator:
 
 
 class ResetAndProbe:
-    """A transport whose coordinator isolates and probes objects of one block."""
+    """A transport whose coordinator isolates and probes objects of one block. Raises AttackOver at the end."""
 
     def __init__(self, inner: Transport, block: int, topology: Topology, model: Model, smoothing: float) -> None:
         self._inner = inner
@@ -124,7 +124,7 @@ class ResetAndProbe:
                 total = decode(totals[ArrayName.of_block(self._block, "sums")], self._scale)
                 self._message = self._script.send(total)
             except StopIteration:
-                self._script, self._message = None, _dumped(self._shape)
+                raise AttackOver from None
 
     def guesses(self, questions: Sequence[Question]) -> Guesses:
         """The partitions that were found: for each column those with as many labels, since none has a name."""
@@ -277,7 +277,8 @@ class _Table:
         after = np.clip(np.searchsorted(self.keys, wanted), 1, len(self.keys) - 1)
         nearest = np.where(wanted - self.keys[after - 1] < self.keys[after] - wanted, after - 1, after)
         close = np.abs(self.keys[nearest] - wanted) <= same
-        return np.where(close[:, None], self.agreeing[nearest], -1)
+        found: Counts = np.where(close[:, None], self.agreeing[nearest], -1)
+        return found
 
 
 class Totals:
