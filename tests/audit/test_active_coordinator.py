@@ -141,6 +141,25 @@ def test_pattern_counts_say_nothing_about_one_column_of_one_site() -> None:
     assert {finding.mode for finding in found.findings} == {"masked"}
 
 
+@pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
+def test_a_site_with_two_groups_of_shared_columns_can_be_told_apart() -> None:
+    """A finding: no object is shared, no rule of the default policy is broken, and the label counts of one site are
+    exact. Masks of one group's sums are not bound to the parameters of another."""
+    labels = noisy(1, 500, 4, 3, 4, 0.3)
+    tables = {}
+    for s, columns in enumerate(([0, 1, 2, 3], [0, 1], [0, 1], [2, 3], [2, 3])):
+        rows = slice(100 * s, 100 * s + 100)
+        names = [f"c{column}" for column in columns]
+        tables[f"site{s}"] = LabelTable.from_arrays(labels[rows, columns], ids=ids(500)[rows], columns=names)
+    job = Job(clusters=3, max_iterations=3)
+    policy = Policy(shared_objects="exclude")
+    found = audit(job, tables, modes=("masked", "blind"), attacks=("one site's parameters",), policy=policy)
+    assert found.broken_rules == {}
+    assert [(f.mode, f.measure, f.recovered, f.verdict) for f in found.findings] == [
+        ("masked", "histograms", 1.0, LEAKS)
+    ]
+
+
 def voting(n: int = 200) -> Tables:
     """Five sites, each with a clustering and a classifier that is right for seven of ten objects."""
     rng = np.random.default_rng(3)

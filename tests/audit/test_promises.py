@@ -28,6 +28,7 @@ PASSIVE = tuple(
         "reset and probe",
         "left-out members",
         "pattern counts",
+        "one site's parameters",
         "two rosters",
         "decode, public starts",
         "the paper's rows",

@@ -3,6 +3,7 @@
 reset and probe      messages of a shared block are changed: columns of one holder are read (`reset_and_probe`)
 left-out members     some holders are told that shared objects are theirs alone (`left_out_members`)
 pattern counts       globals and beta of shared columns are changed: label rows are counted (`pattern_counts`)
+one site's parameters   one site is sent other beta than its co-holders: its labels are counted (`one_site_parameters`)
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from ce.audit.adversary_views import CoordinatorView, Guesses, Question
 from ce.audit.attack_plan import BY_COORDINATOR
-from ce.audit.attacks import pattern_counts, reset_and_probe
+from ce.audit.attacks import one_site_parameters, pattern_counts, reset_and_probe
 from ce.audit.attacks.crafted_messages import AttackOver
+from ce.audit.attacks.histograms import proportional_histograms
 from ce.audit.attacks.left_out_members import remaining_members, without_members
+from ce.audit.attacks.one_site_parameters import OneSiteParameters
 from ce.audit.attacks.pattern_counts import PatternCounts
 from ce.audit.attacks.reset_and_probe import ResetAndProbe
 from ce.audit.recording import Recording, record
@@ -25,6 +29,7 @@ from ce.job import Job
 from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.protocol.messages.transport import Transport
+from ce.protocol.topology.site_view import ColumnGroup
 
 #: The attacks that are played on the smaller block: those that solve for labels.
 _SOLVERS = ("fitting", "alternating")
@@ -61,6 +66,8 @@ class ActiveCoordinator:
             found += self.left_out(clusterings[0].block)
         if "pattern counts" in wanted:
             found += self._pattern_counts()
+        if "one site's parameters" in wanted:
+            found += self._one_site()
         return found
 
     def probed(self, clusterings: Sequence[Question]) -> Guesses:
@@ -116,6 +123,26 @@ class ActiveCoordinator:
             *self._referee.all_rows("pattern counts", "masked", group, rows),
             *self._referee.partitions("coordinator", "pattern counts", "masked", guesses),
         ]
+
+    def _one_site(self) -> list[Finding]:
+        """The first site that holds two groups of shared columns."""
+        view = CoordinatorView.of(self._plain, self._job.seed)
+        for site in self._plain.topology.sites:
+            held = [group for group in view.groups.values() if site in group.holders]
+            if len(held) > 1 and _can_steer(self._plain) and self._plain.model.k > 1:
+                attackers: list[OneSiteParameters] = []
+                made = partial(self._isolated, attackers, site, held[0], held[1])
+                self._run(len(one_site_parameters.STEPS), made)
+                guessed, implied = attackers[0].counts, proportional_histograms(view)
+                return self._referee.histograms("coordinator", "one site's parameters", "masked", guessed, implied)
+        return []
+
+    def _isolated(
+        self, attackers: list[OneSiteParameters], site: str, target: ColumnGroup, lever: ColumnGroup, inner: Transport
+    ) -> Transport:
+        topology, model = self._plain.topology, self._plain.model
+        attackers.append(OneSiteParameters(inner, site, target, lever, topology, model))
+        return attackers[-1]
 
     def _run(self, exchanges: int, wrap: Callable[[Transport], Transport]) -> None:
         """Run the same job with as many exchanges as an attack takes. Steps that can be taken back would disturb it,

@@ -20,6 +20,7 @@ coordinator   distinct rows             each site's words, as they pass through 
               reset and probe           the same, over many exchanges that build on each other
               left-out members          totals of a block that some members were not told of
               pattern counts            column sums that follow from changed parameters of shared columns
+              one site's parameters     column sums of sites one of which was sent other parameters
               unanimous votes           votes per class of objects on which all ballots agree (bc3e)
 site          subtraction               totals minus the site's own part: equal rows
               clustered residuals       the same over all exchanges
@@ -83,6 +84,7 @@ OTHERS = (
     "reset and probe",
     "left-out members",
     "pattern counts",
+    "one site's parameters",
     "unanimous votes",
     "the paper's rows",
 )

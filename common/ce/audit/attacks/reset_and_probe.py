@@ -261,7 +261,8 @@ class Search:
         open_ = self._complete & (unknown > 0)
         open_[list(self._agreeing)] = False
         order = np.argsort(-unknown, kind="stable")
-        return order[open_[order]][: self._starts * self._isolated_at_once]
+        chosen: Counts = order[open_[order]][: self._starts * self._isolated_at_once]
+        return chosen
 
 
 @dataclass(frozen=True)
