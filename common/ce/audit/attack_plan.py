@@ -21,6 +21,11 @@ coordinator   distinct rows             each site's words, as they pass through 
               repeated jobs             the first totals of several jobs over the same labels, linked by their results
               smoothing                 totals of a job with the largest smoothing and as many starts as are needed
               crafted messages          messages that an active coordinator changed, and the sums that follow
+              reset and probe           the same, over many exchanges that build on each other
+              left-out members          totals of a block that some members were not told of
+              pattern counts            column sums that follow from changed parameters of shared columns
+              one site's parameters     column sums of sites one of which was sent other parameters
+              unanimous votes           votes per class of objects on which all ballots agree (bc3e)
 site          subtraction               totals minus the site's own part: equal rows
               clustered residuals       the same over all exchanges
               trajectories              messages over all exchanges
@@ -29,6 +34,7 @@ site          subtraction               totals minus the site's own part: equal 
               alternating, flat sums    the same
               repeated jobs, smoothing  the same, of other jobs
               histograms                column sums minus its own
+              unanimous votes           votes per class minus its own (bc3e, blind)
 reference     the paper's rows          ln beta_j(x_ij), which section 5.2.2 of the BCE paper would send
 """
 
@@ -47,6 +53,7 @@ from ce.audit.attacks.nonlinear_fit import fit_as_site, fit_totals
 from ce.audit.attacks.peel_rows import label_rows
 from ce.audit.attacks.subtract_parts import distinct_residuals
 from ce.audit.attacks.trajectories import clustered_parts, clustered_residuals, site_trajectories, trajectories
+from ce.audit.attacks.unanimous_votes import unanimous_votes
 from ce.audit.report import Finding
 from ce.audit.scoring import Referee, Truth
 
@@ -78,8 +85,6 @@ BY_SITE: dict[str, SiteAttack] = {
     "alternating": alternate_as_site,
     "flat sums": unmix_flat_as_site,
 }
-#: Attacks that guess rather than solve something: they come close to one column of many by luck.
-GUESSWORK = ("clustered parts", "trajectories", "clustered residuals", "votes")
 #: Attacks that need a job of their own, or look for something other than a partition.
 OTHERS = (
     "equality classes",
@@ -90,6 +95,11 @@ OTHERS = (
     "repeated jobs",
     "smoothing",
     "crafted messages",
+    "reset and probe",
+    "left-out members",
+    "pattern counts",
+    "one site's parameters",
+    "unanimous votes",
     "the paper's rows",
 )
 ATTACKS: tuple[str, ...] = tuple(dict.fromkeys((*BY_COORDINATOR, *BY_SITE, *OTHERS)))
@@ -105,7 +115,7 @@ def play_coordinator(
         asked = [q for q in questions if truth.is_classifier(q)] if name == "votes" else clusterings
         if name in wanted and asked:
             guesses = attack(view, asked)
-            found += referee.partitions("coordinator", name, view.mode, guesses, lucky=name in GUESSWORK)
+            found += referee.partitions("coordinator", name, view.mode, guesses)
     if "equality classes" in wanted and clusterings:
         blocks = {question.block for question in truth.questions()}
         classes = {block: equality_classes(view, block) for block in blocks}
@@ -113,6 +123,11 @@ def play_coordinator(
     if "histograms" in wanted:
         baseline = proportional_histograms(view)
         found += referee.histograms("coordinator", "histograms", view.mode, site_histograms(view), baseline)
+    if "unanimous votes" in wanted:
+        blocks = {q.block for q in questions if truth.is_classifier(q)}
+        named = {block: unanimous_votes(view, block) for block in sorted(blocks)}
+        known = {block: guess for block, guess in named.items() if guess is not None}
+        found += referee.votes("coordinator", "unanimous votes", view.mode, known)
     if "peeling" in wanted:
         rows = [(group, label_rows(view, group)) for group in view.groups.values()]
         found += referee.rows("peeling", view.mode, rows)
@@ -128,7 +143,7 @@ def play_site(
     for name, attack in BY_SITE.items() if foreign else ():
         if name in wanted:
             guesses = attack(view, foreign)
-            found += referee.partitions(f"site {view.name}", name, view.mode, guesses, lucky=name in GUESSWORK)
+            found += referee.partitions(f"site {view.name}", name, view.mode, guesses)
     return found
 
 

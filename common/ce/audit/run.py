@@ -13,6 +13,7 @@ from functools import partial
 
 import numpy as np
 
+from ce.audit.active_coordinator import ActiveCoordinator
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
 from ce.audit.attack_plan import ATTACKS, play_coordinator, play_holder, play_site
 from ce.audit.attacks.alternating import alternate, alternate_as_site
@@ -31,9 +32,10 @@ from ce.audit.attacks.linear_unmix import linear_rounds
 from ce.audit.attacks.repeated_jobs import repeat, repeat_as_site
 from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
 from ce.audit.attacks.smoothing_choice import smoothed_job
+from ce.audit.attacks.unanimous_votes import unanimous_votes
 from ce.audit.minimum_rules import broken_rules
 from ce.audit.recording import Recording, record, secrets_of
-from ce.audit.report import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
+from ce.audit.report import LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
 from ce.audit.scoring import Referee, Truth
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
@@ -60,8 +62,8 @@ def audit(
     *,
     modes: Sequence[str] = PRIVACY,
     attacks: Sequence[str] | None = None,
-    policy: Policy | None = None,
     secrets: Mapping[str, bytes] | None = None,
+    policy: Policy | None = None,
     max_objects: int = MOST_OBJECTS,
     on_progress: OnProgress | None = None,
 ) -> Audit:
@@ -69,7 +71,7 @@ def audit(
 
     `policy` is that of every site: what its rules forbid is ruled out, and what it allows an operator to choose (number
     of jobs, smoothing, restarts) the attacks choose. None: the default rules of sites that take part with objects that
-    other sites hold too (`shared_objects = "totals"`); without these there would be no totals to attack.
+    other sites hold too (`shared_objects = "totals"`). Where a policy excludes these, they are not in the job.
 
     Starts are drawn from `secrets` {site: bytes}. Without them the audit derives secrets from the job's seed, so that
     the same audit gives the same findings.
@@ -81,9 +83,10 @@ def audit(
     complete = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
     if len(complete) < 2:
         raise InputError("an audit needs at least two sites: a single site sends nothing to others")
-    tables = _sample(complete, max_objects, job.seed)
-    secrets = secrets_of(job, tables) if secrets is None else secrets
     policy = Policy(shared_objects="totals") if policy is None else policy
+    taking_part = held_alone(complete) if policy.shared_objects == "exclude" else complete
+    tables = _sample(taking_part, max_objects, job.seed)
+    secrets = secrets_of(job, tables) if secrets is None else secrets
     report = on_progress or (lambda text: None)
     report("running the job with plain sums")
     plain = record(job, tables, "plain", secrets)
@@ -102,7 +105,8 @@ def audit(
         layout=plain.topology.layout,
         sites=objects,
         objects=_count(tables),
-        of_objects=_count(complete),
+        of_objects=_count(taking_part),
+        excluded_objects=_count(complete) - _count(taking_part),
         modes=tuple(modes),
         findings=tuple(findings),
         broken_rules=broken.get("masked", {}),
@@ -137,6 +141,7 @@ class _Auditor:
         self._referee = referee
         self._wanted = wanted
         self._on_progress = on_progress
+        self._active = ActiveCoordinator(job, tables, secrets, plain, policy, referee, truth)
 
     def audit(self, mode: str) -> list[Finding]:
         self._on_progress(f"running the job with {mode} sums")
@@ -149,6 +154,9 @@ class _Auditor:
         found += self._crafted(mode)
         found += self._repeated(mode)
         found += self._smoothing(mode)
+        if mode == "masked":
+            self._on_progress("attacks of a coordinator that deviates, masked")
+            found += self._active.play(self._clusterings, self._wanted)
         # Sites are sent the same in plain as in masked.
         if mode != "plain":
             for site in recording.topology.sites:
@@ -171,8 +179,19 @@ class _Auditor:
                 view = CuriousSiteView.of(recording, self._plain, site, self._tables[site], block)
                 found += play_site(view, self._questions, self._referee, self._wanted, self._truth)
         baseline = proportional_histograms(CoordinatorView.of(self._plain, self._job.seed))
+        if recording.mode == "blind" and "unanimous votes" in self._wanted:
+            found += self._votes_read_by(site)
         holder = HolderView.of(self._plain, site)
         return found + play_holder(holder, recording.mode, baseline, self._referee, self._wanted)
+
+    def _votes_read_by(self, site: str) -> list[Finding]:
+        """In `blind` the members of a block read the totals of its votes."""
+        view = CoordinatorView.of(self._plain, self._job.seed)
+        blocks = sorted({q.block for q in self._questions if self._truth.is_classifier(q)})
+        mine = [block for block in blocks if site in self._plain.topology.blocks[block].members]
+        named = {block: unanimous_votes(view, block, without=site) for block in mine}
+        known = {block: guess for block, guess in named.items() if guess is not None}
+        return self._referee.votes(f"site {site}", "unanimous votes", "blind", known)
 
     def _public_starts(self, mode: str) -> list[Finding]:
         if "decode, public starts" not in self._wanted or not self._clusterings:
@@ -266,7 +285,7 @@ class _Auditor:
         recording = record(job, self._tables, mode, self._secrets, wrap=wrap, first=rounds + 3)
         read = read_one_hot if shared else read_flat
         guesses = read(CoordinatorView.of(recording, job.seed), asked)
-        return self._referee.partitions("coordinator", "crafted messages", mode, guesses, ACTIVE)
+        return self._referee.partitions("coordinator", "crafted messages", mode, guesses)
 
 
 def _not_played(plain: Recording, questions: Sequence[Question]) -> tuple[str, ...]:
@@ -300,6 +319,13 @@ def _sample(tables: Tables, most: int, seed: int) -> dict[str, LabelTable]:
         return dict(tables)
     chosen = np.random.default_rng(seed).choice(ids, most, replace=False)
     return {site: table.select(np.isin(table.ids, chosen)) for site, table in tables.items()}
+
+
+def held_alone(tables: Tables) -> dict[str, LabelTable]:
+    """The tables without objects that several sites hold."""
+    ids, holders = np.unique(np.concatenate([table.ids for table in tables.values()]), return_counts=True)
+    shared = ids[holders > 1]
+    return {site: table.select(~np.isin(table.ids, shared)) for site, table in tables.items()}
 
 
 def _chosen(questions: Sequence[Question], plain: Recording) -> list[Question]:

@@ -4,11 +4,12 @@ In the first exchanges an object's message m is known, and its total is one term
 
     total_h = sum over columns c of m_h u_ch / sum_g m_g u_cg          u_c = beta_c(the object's label in c)
 
-Unknown are the tables u (one number for each start, cluster and label) and the label rows. Given the rows, least squares
-find the tables; given the tables, the best row of each object is searched, changing one or two labels at a time. Both in
-turn never raise the residual, and end where it no longer falls. From there one or two columns are set to random labels
-and the search goes on, as long as that lowers the residual. All starts and several exchanges are used together: the rows
-are the same in all of them. Totals need not be exact: rounding them does not help.
+Unknown are the tables u (one number for each start, cluster and label) and the label rows. Given the rows, least
+squares find the tables; given the tables, the best row of each object is searched, changing one or two labels at a time.
+Both in turn lower the residual until it falls no more. From there one or two columns are set to random labels and the
+search goes on. Its first rows are those that `ce.audit.attacks.indicator_search` finds, for which totals at known weights
+are nearly linear. All starts and several exchanges are used together: the rows are the same in all of them. Totals need
+not be exact: rounding them does not help.
 
 Where sums do not depend on messages (mixture) the term of a label is the table itself.
 """
@@ -136,7 +137,9 @@ def columns_of(
     guessed = indicator_columns(linear_rows(_enough(later, _MEASURED * wanted)), labels, complete, seed)
     for_tables = _enough(measured, _MEASURED_FOR_TABLES * wanted)
     total = np.concatenate([m.total for m in for_tables])
-    message = np.zeros_like(total) if linear else np.concatenate([m.message for m in for_tables if m.message is not None])
+    message = (
+        np.zeros_like(total) if linear else np.concatenate([m.message for m in for_tables if m.message is not None])
+    )
     rng = np.random.default_rng(seed)
     sample = np.flatnonzero(complete)
     if len(sample) > _SAMPLE:
@@ -210,8 +213,9 @@ class _Search:
     def _descend(self, tables: Reals, rows: Groups) -> int:
         """Tables and rows in turn; keeps them if they are better than the best. The number of turns."""
         last, damping = np.inf, np.full(len(tables), 0.1)
-        turn = 0
-        for turn in range(_TURNS):
+        turns = 0
+        while turns < _TURNS:
+            turns += 1
             for _ in range(_STEPS):
                 tables, damping = self._better_tables(tables, rows, damping)
             terms = self._terms(self._message, tables)
@@ -222,7 +226,7 @@ class _Search:
             last = residual
         if residual < self.residual:
             self._tables, self._rows, self.residual = tables, rows, residual
-        return turn + 1
+        return turns
 
     def _terms(self, message: Reals, tables: Reals) -> Reals:
         """(starts, k, n, labels): what each label would add to the total of an object."""
@@ -234,13 +238,13 @@ class _Search:
 
     def _better_tables(self, tables: Reals, rows: Groups, damping: Reals) -> tuple[Reals, Reals]:
         """One step of Levenberg and Marquardt's method in each start; exact where totals are linear."""
-        starts, k, n = self._total.shape
+        starts, _, n = self._total.shape
         has = np.zeros((n, self._width))
         has[np.arange(n)[:, None], rows] = 1.0
         if self._linear:
             square = has.T @ has + 1e-9 * np.eye(self._width)
-            solved = np.linalg.solve(square, has.T @ self._total.reshape(-1, n).T)
-            return solved.T.reshape(tables.shape), damping
+            solved: Reals = np.linalg.solve(square, has.T @ self._total.reshape(-1, n).T)
+            return np.ascontiguousarray(solved.T).reshape(tables.shape), damping
         phi = self._terms(self._message, tables)
         weight = self._weight[:, None, None]
         rest = ((phi * has).sum(axis=-1) - self._total) * weight

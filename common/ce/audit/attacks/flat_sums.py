@@ -1,8 +1,8 @@
 """Flat sums: a step in which all objects have the same message, so that its object sums are linear in the labels.
 
 The clusterings-only step of bc3e is such a step where it asks for the sums of shared objects. One exchange has k - 1
-dimensions: with classes - 1 >= sum over columns of (labels - 1) every column is found. The attack looks at any step that
-asks for object sums outside of an iteration.
+dimensions: with classes - 1 >= sum over columns of (labels - 1) every column is found. The attack looks at any step
+that asks for object sums outside of an iteration; there is none at present.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Let every object have a row of numbers to which each of its labels adds a vector, v_1(x_i1) + ... + v_C(x_iC), with
 unknown vectors and a small error. The span of the rows then has as many directions as there are labels, and contains
 the indicator 1(x_ic = r) of each of them. Such a mask of objects is found by two steps in turn: the nearest function in
-the span, and the best split of its values in two. It is recognised by the share of it that lies in the span. Masks whose
-cells lie in the span too belong to one column.
+the span, and the best split of its values in two. It is recognised by the share of it that lies in the span. Masks
+whose cells lie in the span too belong to one column.
 
 Sums at known weights are such rows: a cell adds m_h u_h / sum_g m_g u_g, so that with unequal parameters u = 1 + d the
 difference total_h / m_h - total_g / m_g is the sum of the labels' d_h - d_g, up to terms of second order in d.

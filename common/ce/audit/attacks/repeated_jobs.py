@@ -1,8 +1,8 @@
 """Repeated jobs: several jobs over the same labels that differ in name and smoothing. Each adds equations.
 
 Starts of another job are other random numbers, so that its totals measure the same label rows anew: what one job hides
-because there are more labels than numbers, some jobs together show. In another job objects have other pseudonyms and are
-in another order. A member knows its objects by name. The coordinator links them by what does not depend on the job: how
+because there are more labels than numbers, some jobs together show. In another job objects have other pseudonyms and
+another order. A member knows its objects by name. The coordinator links them by what does not depend on the job: how
 many labels and votes they have, and to which clusters they belong in the end.
 """
 
@@ -37,7 +37,9 @@ def repeat(views: Sequence[CoordinatorView], questions: Sequence[Question]) -> G
         asked = [question for question in questions if question.block == block]
         orders = [linked(views[0], view, block) for view in views]
         measured = [measured_by_coordinator(view, block) for view in views]
-        flat = [[total[..., order] for total in flat_totals(view, block)] for view, order in zip(views, orders, strict=True)]
+        flat = [
+            [total[..., order] for total in flat_totals(view, block)] for view, order in zip(views, orders, strict=True)
+        ]
         guesses |= dict.fromkeys(asked, _solved(measured, orders, flat, asked, largest_sum(views[0])))
     return guesses
 
@@ -91,7 +93,8 @@ def linked(one: CoordinatorView, other: CoordinatorView, block: int) -> Groups:
         if (again == order).all():
             break
         order = again
-    return order.astype(np.intp)
+    found: Groups = order.astype(np.intp)
+    return found
 
 
 def _memberships(view: CoordinatorView, block: int) -> Reals | None:

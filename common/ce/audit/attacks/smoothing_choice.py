@@ -2,7 +2,7 @@
 
 Smoothing s adds s to every count of a column's parameters. With s far above the counts all parameters are nearly equal,
 and sums at known weights become linear in the labels (`ce.audit.attacks.indicator_search`). Each start then has k - 1
-dimensions, so that enough starts show every label. The ceilings `max_smoothing` and `max_restarts` of the policy limit it.
+dimensions, so that enough starts show every label. The ceilings `max_smoothing` and `max_restarts` limit it.
 """
 
 from __future__ import annotations
