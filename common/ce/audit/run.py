@@ -49,6 +49,8 @@ MOST_OBJECTS = 1500
 _MOST_BLOCKS = 3
 #: Most jobs over the same labels that are played, if sites allow so many.
 _MOST_JOBS = 6
+#: Their smoothing is near that of the job, or near this if it has none.
+_SMOOTHING = 0.01
 #: The largest number of iterations of a job with an active coordinator.
 _ACTIVE_ROUNDS = 40
 
@@ -240,7 +242,10 @@ class _Auditor:
 
     def _other_job(self, number: int) -> Job:
         """The same job under another name, and with another smoothing."""
-        smoothing = min(self._job.smoothing * (1.0 + number / 10.0), self._policy.max_smoothing)
+        used = max(self._job.smoothing, _SMOOTHING)
+        smoothing = used * (1.0 + number / 10.0)
+        if smoothing > self._policy.max_smoothing:
+            smoothing = used * (1.0 - number / 10.0)
         return replace(self._job, name=f"{self._job.name} {number}", smoothing=smoothing)
 
     def _smoothing(self, mode: str) -> list[Finding]:

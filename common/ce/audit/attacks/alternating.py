@@ -5,11 +5,11 @@ In the first exchanges an object's message m is known, and its total is one term
     total_h = sum over columns c of m_h u_ch / sum_g m_g u_cg          u_c = beta_c(the object's label in c)
 
 Unknown are the tables u (one number for each start, cluster and label) and the label rows. Given the rows, least
-squares find the tables; given the tables, the best row of each object is searched, changing one or two labels at a time.
-Both in turn lower the residual until it falls no more. From there one or two columns are set to random labels and the
-search goes on. Its first rows are those that `ce.audit.attacks.indicator_search` finds, for which totals at known weights
-are nearly linear. All starts and several exchanges are used together: the rows are the same in all of them. Totals need
-not be exact: rounding them does not help.
+squares find the tables; given the tables, the best row of each object is searched, changing one or two labels at a
+time. Both in turn lower the residual until it falls no more. From there one or two columns are set to random labels and
+the search goes on. Its first rows come from `ce.audit.attacks.indicator_search`: totals at known weights are nearly
+linear in the labels. All starts and several exchanges are used together, because the rows are the same in all of them.
+Totals need not be exact: rounding them does not help.
 
 Where sums do not depend on messages (mixture) the term of a label is the table itself.
 """
@@ -243,8 +243,8 @@ class _Search:
         has[np.arange(n)[:, None], rows] = 1.0
         if self._linear:
             square = has.T @ has + 1e-9 * np.eye(self._width)
-            solved: Reals = np.linalg.solve(square, has.T @ self._total.reshape(-1, n).T)
-            return np.ascontiguousarray(solved.T).reshape(tables.shape), damping
+            solved = np.linalg.solve(square, has.T @ self._total.reshape(-1, n).T).astype(np.float64)
+            return solved.T.reshape(tables.shape), damping
         phi = self._terms(self._message, tables)
         weight = self._weight[:, None, None]
         rest = ((phi * has).sum(axis=-1) - self._total) * weight
