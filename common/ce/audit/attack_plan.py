@@ -12,17 +12,29 @@ coordinator   distinct rows             each site's words, as they pass through 
               decode, shared columns    totals of blocks all of whose columns are shared
               unmixing                  totals that are linear in the labels
               fitting                   first totals of objects with equal labels, and the messages behind them
+              alternating               first totals and the messages behind them: labels and parameters in turn
+              flat sums                 sums of a step in which all objects have the same message (bc3e)
               equality classes          totals, against the label rows of all sites together
               histograms, peeling       column sums of shared columns
               decode, public starts     the first total of a job whose starts were public
               two rosters               the first totals of two jobs, one without a site
+              repeated jobs             the first totals of several jobs over the same labels, linked by their results
+              smoothing                 totals of a job with the largest smoothing and as many starts as are needed
               crafted messages          messages that an active coordinator changed, and the sums that follow
+              reset and probe           the same, over many exchanges that build on each other
+              left-out members          totals of a block that some members were not told of
+              pattern counts            column sums that follow from changed parameters of shared columns
+              one site's parameters     column sums of sites one of which was sent other parameters
+              unanimous votes           votes per class of objects on which all ballots agree (bc3e)
 site          subtraction               totals minus the site's own part: equal rows
               clustered residuals       the same over all exchanges
               trajectories              messages over all exchanges
               decode, shared columns    totals minus its own part, with the column parameters that it is sent
               unmixing, fitting         totals minus its own part
+              alternating, flat sums    the same
+              repeated jobs, smoothing  the same, of other jobs
               histograms                column sums minus its own
+              unanimous votes           votes per class minus its own (bc3e, blind)
 reference     the paper's rows          ln beta_j(x_ij), which section 5.2.2 of the BCE paper would send
 """
 
@@ -31,7 +43,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, Histograms, HolderView, Question
+from ce.audit.attacks.alternating import alternate, alternate_as_site
 from ce.audit.attacks.equal_rows import distinct_rows, distinct_totals, equality_classes, phi_inversion, votes
+from ce.audit.attacks.flat_sums import unmix_flat_as_site, unmix_flat_sums
 from ce.audit.attacks.histograms import others_histograms, proportional_histograms, site_histograms
 from ce.audit.attacks.known_beta_decode import decode_as_site, decode_shared, decode_starts
 from ce.audit.attacks.linear_unmix import unmix, unmix_as_site, unmix_parts
@@ -39,6 +53,7 @@ from ce.audit.attacks.nonlinear_fit import fit_as_site, fit_totals
 from ce.audit.attacks.peel_rows import label_rows
 from ce.audit.attacks.subtract_parts import distinct_residuals
 from ce.audit.attacks.trajectories import clustered_parts, clustered_residuals, site_trajectories, trajectories
+from ce.audit.attacks.unanimous_votes import unanimous_votes
 from ce.audit.report import Finding
 from ce.audit.scoring import Referee, Truth
 
@@ -57,6 +72,8 @@ BY_COORDINATOR: dict[str, CoordinatorAttack] = {
     "decode, shared columns": decode_shared,
     "unmixing": unmix,
     "fitting": fit_totals,
+    "alternating": alternate,
+    "flat sums": unmix_flat_sums,
 }
 BY_SITE: dict[str, SiteAttack] = {
     "subtraction": distinct_residuals,
@@ -65,9 +82,9 @@ BY_SITE: dict[str, SiteAttack] = {
     "decode, shared columns": decode_as_site,
     "unmixing": unmix_as_site,
     "fitting": fit_as_site,
+    "alternating": alternate_as_site,
+    "flat sums": unmix_flat_as_site,
 }
-#: Attacks that guess rather than solve something: they come close to one column of many by luck.
-GUESSWORK = ("clustered parts", "trajectories", "clustered residuals", "votes")
 #: Attacks that need a job of their own, or look for something other than a partition.
 OTHERS = (
     "equality classes",
@@ -75,7 +92,14 @@ OTHERS = (
     "peeling",
     "decode, public starts",
     "two rosters",
+    "repeated jobs",
+    "smoothing",
     "crafted messages",
+    "reset and probe",
+    "left-out members",
+    "pattern counts",
+    "one site's parameters",
+    "unanimous votes",
     "the paper's rows",
 )
 ATTACKS: tuple[str, ...] = tuple(dict.fromkeys((*BY_COORDINATOR, *BY_SITE, *OTHERS)))
@@ -91,7 +115,7 @@ def play_coordinator(
         asked = [q for q in questions if truth.is_classifier(q)] if name == "votes" else clusterings
         if name in wanted and asked:
             guesses = attack(view, asked)
-            found += referee.partitions("coordinator", name, view.mode, guesses, lucky=name in GUESSWORK)
+            found += referee.partitions("coordinator", name, view.mode, guesses)
     if "equality classes" in wanted and clusterings:
         blocks = {question.block for question in truth.questions()}
         classes = {block: equality_classes(view, block) for block in blocks}
@@ -99,6 +123,11 @@ def play_coordinator(
     if "histograms" in wanted:
         baseline = proportional_histograms(view)
         found += referee.histograms("coordinator", "histograms", view.mode, site_histograms(view), baseline)
+    if "unanimous votes" in wanted:
+        blocks = {q.block for q in questions if truth.is_classifier(q)}
+        named = {block: unanimous_votes(view, block) for block in sorted(blocks)}
+        known = {block: guess for block, guess in named.items() if guess is not None}
+        found += referee.votes("coordinator", "unanimous votes", view.mode, known)
     if "peeling" in wanted:
         rows = [(group, label_rows(view, group)) for group in view.groups.values()]
         found += referee.rows("peeling", view.mode, rows)
@@ -114,7 +143,7 @@ def play_site(
     for name, attack in BY_SITE.items() if foreign else ():
         if name in wanted:
             guesses = attack(view, foreign)
-            found += referee.partitions(f"site {view.name}", name, view.mode, guesses, lucky=name in GUESSWORK)
+            found += referee.partitions(f"site {view.name}", name, view.mode, guesses)
     return found
 
 

@@ -27,9 +27,8 @@ svg .mark { stroke: var(--ink); stroke-width: 2; }
 svg .leak { fill: var(--leak); } svg .known { fill: var(--known); } svg .quiet { fill: var(--quiet); }
 """
 
-_LEGEND = """Bars: what the attack recovered. Mark: what the published consensus implies anyway. Red: more than mode
-and rules promise. Yellow: a known success that a rule prevents, that the mode allows, or that it does not promise to
-prevent. Blue: no more than the result."""
+_LEGEND = """Bars: what the attack recovered. Mark: what the published consensus implies anyway. Red: an attack
+works. Yellow: a known success that a rule prevents or that the mode allows. Blue: no more than the result."""
 
 
 def page(audit: Audit) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ce.audit.report import BY_LUCK, LEAKS, NOTHING, Finding
+from ce.audit.report import LEAKS, NOTHING, Finding
 
 _ROW, _LABEL, _SCALE, _RIGHT, _TOP = 22, 300, 420, 60, 26
 
@@ -28,7 +28,7 @@ def kind(finding: Finding) -> str:
     """The CSS class that gives a finding its colour."""
     if finding.verdict == LEAKS:
         return "leak"
-    return "quiet" if finding.verdict in (NOTHING, BY_LUCK) else "known"
+    return "quiet" if finding.verdict == NOTHING else "known"
 
 
 def _bar(finding: Finding, y: int) -> list[str]:

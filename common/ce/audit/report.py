@@ -8,26 +8,22 @@ from typing import Any, Literal
 
 from ce.job import Job
 
-#: An attack succeeds when it is better than the published consensus by more than this.
+#: An attack succeeds when it is better than the published consensus by more than this, on any single target.
 MARGIN = 0.05
-#: An attack that is no better than the consensus on average comes closer to one column of many by luck: by up to 0.10
-#: of 8 and 12 columns, see docs/audit.md. A gain above LUCK, or a recovery of at least CERTAIN, is not called luck.
-LUCK = 0.25
-CERTAIN = 0.99
 
-Measure = Literal["ari", "histograms", "rows"]
+Measure = Literal["ari", "histograms", "rows", "votes"]
 Adversary = Literal["coordinator", "site"]
 
 NOTHING = "no more than the result"
 LEAKS = "LEAKS"
-BY_LUCK = "one column by luck, not on average"
 ALLOWED = "as the mode says"
 INHERENT = "inherent in totals"
-ACTIVE = "active, out of masked's promise"
+COUNTED = "counts over all sites, of no object"
 REFERENCE = "reference: ce never sends this"
 SECRET_STARTS = "ruled out: starts are secret"
 LATTICE = "lattice reduction of totals that are linear in the labels (docs/audit.md)"
 ONE_ROSTER = "ruled out: one roster per label file"
+OVERLAP_CHECK = "ruled out: sites compare what they share"
 
 
 @dataclass(frozen=True)
@@ -38,7 +34,7 @@ class Finding:
     attack: str
     mode: str
     target: str  # a column, or what else the attack looks for
-    measure: Measure  # adjusted Rand index; share of exact histograms; share of whole label rows
+    measure: Measure  # adjusted Rand index; share of exact histograms, of whole label rows, of objects' votes
     recovered: float
     baseline: float  # the same measure of what the published result implies
     mean_gain: float  # recovered - baseline, over all targets of this adversary and attack
@@ -56,8 +52,8 @@ class Finding:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the adversary recovered more than the result implies, and not by luck."""
-        return self.verdict not in (NOTHING, BY_LUCK)
+        """Whether the adversary recovered more than the result implies."""
+        return self.verdict != NOTHING
 
     @property
     def leaks(self) -> bool:
@@ -77,6 +73,7 @@ class Audit:
     modes: tuple[str, ...]
     findings: tuple[Finding, ...]  # one for each adversary, attack and mode
     broken_rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # default rules that the layout breaks
+    excluded_objects: int = 0  # that several sites hold, where the policy leaves them out
     not_played: tuple[str, ...] = ()  # attacks that are known to work on such a job but are not part of the audit
 
     @property
@@ -85,10 +82,10 @@ class Audit:
         return tuple(finding for finding in self.findings if finding.leaks)
 
     def worst(self) -> tuple[Finding, ...]:
-        """One finding per kind of adversary, attack and mode: of several sites the one that gained most."""
-        best: dict[tuple[str, str, str], Finding] = {}
+        """One finding per kind of adversary, attack, mode and measure: of several sites the one that gained most."""
+        best: dict[tuple[str, str, str, str], Finding] = {}
         for finding in self.findings:
-            key = finding.adversary, finding.attack, finding.mode
+            key = finding.adversary, finding.attack, finding.mode, finding.measure
             if key not in best or (finding.leaks, finding.gain) > (best[key].leaks, best[key].gain):
                 best[key] = finding
         return tuple(best.values())
@@ -103,6 +100,7 @@ class Audit:
             "sites": dict(self.sites),
             "objects": self.objects,
             "of_objects": self.of_objects,
+            "excluded_objects": self.excluded_objects,
             "modes": list(self.modes),
             "margin": MARGIN,
             "broken_rules": {scope: list(rules) for scope, rules in self.broken_rules.items()},
@@ -127,16 +125,14 @@ class Score:
         return self.recovered - self.baseline
 
 
-def verdict(score: Score, expected: float, view: str, mode: str, otherwise: str | None, broken: tuple[str, ...]) -> str:
-    """What a score means.
+def verdict(score: Score, view: str, mode: str, otherwise: str | None, broken: tuple[str, ...]) -> str:
+    """What the score of a single target means; what the attack gained on average is no excuse.
 
-    `expected` is the gain of a guess on average. `otherwise` is the verdict of attacks whose success always means the
-    same. `broken` are the default rules that keep such a job from running.
+    `otherwise` is the verdict of attacks whose success always means the same. `broken` are the rules of the policy that
+    keep such a job from running.
     """
     if score.gain <= MARGIN:
         return NOTHING
-    if score.recovered < CERTAIN and score.gain <= LUCK and expected <= MARGIN:
-        return BY_LUCK
     if otherwise is not None:
         return otherwise
     if view == "coordinator" and mode == "plain":

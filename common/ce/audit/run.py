@@ -13,8 +13,10 @@ from functools import partial
 
 import numpy as np
 
+from ce.audit.active_coordinator import ActiveCoordinator
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
 from ce.audit.attack_plan import ATTACKS, play_coordinator, play_holder, play_site
+from ce.audit.attacks.alternating import alternate, alternate_as_site
 from ce.audit.attacks.crafted_messages import (
     CraftedMessages,
     flat_messages,
@@ -27,20 +29,28 @@ from ce.audit.attacks.equal_rows import paper_rows
 from ce.audit.attacks.histograms import proportional_histograms
 from ce.audit.attacks.known_beta_decode import decode_starts
 from ce.audit.attacks.linear_unmix import linear_rounds
+from ce.audit.attacks.repeated_jobs import repeat, repeat_as_site
 from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
+from ce.audit.attacks.smoothing_choice import smoothed_job
+from ce.audit.attacks.unanimous_votes import unanimous_votes
 from ce.audit.minimum_rules import broken_rules
 from ce.audit.recording import Recording, record, secrets_of
-from ce.audit.report import ACTIVE, LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
+from ce.audit.report import LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
 from ce.audit.scoring import Referee, Truth
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
+from ce.policy import Policy
 from ce.protocol.messages.transport import Transport
 
 #: Jobs with more objects are sampled.
 MOST_OBJECTS = 1500
 #: This many of the shared blocks are attacked, the largest ones.
 _MOST_BLOCKS = 3
+#: Most jobs over the same labels that are played, if sites allow so many.
+_MOST_JOBS = 6
+#: Their smoothing is near that of the job, or near this if it has none.
+_SMOOTHING = 0.01
 #: The largest number of iterations of a job with an active coordinator.
 _ACTIVE_ROUNDS = 40
 
@@ -55,10 +65,15 @@ def audit(
     modes: Sequence[str] = PRIVACY,
     attacks: Sequence[str] | None = None,
     secrets: Mapping[str, bytes] | None = None,
+    policy: Policy | None = None,
     max_objects: int = MOST_OBJECTS,
     on_progress: OnProgress | None = None,
 ) -> Audit:
     """Audit `job` over the sites' tables. `attacks`: names of `ATTACKS`, all if None.
+
+    `policy` is that of every site: what its rules forbid is ruled out, and what it allows an operator to choose (number
+    of jobs, smoothing, restarts) the attacks choose. None: the default rules of sites that take part with objects that
+    other sites hold too (`shared_objects = "totals"`). Where a policy excludes these, they are not in the job.
 
     Starts are drawn from `secrets` {site: bytes}. Without them the audit derives secrets from the job's seed, so that
     the same audit gives the same findings.
@@ -70,15 +85,17 @@ def audit(
     complete = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
     if len(complete) < 2:
         raise InputError("an audit needs at least two sites: a single site sends nothing to others")
-    tables = _sample(complete, max_objects, job.seed)
+    policy = Policy(shared_objects="totals") if policy is None else policy
+    taking_part = held_alone(complete) if policy.shared_objects == "exclude" else complete
+    tables = _sample(taking_part, max_objects, job.seed)
     secrets = secrets_of(job, tables) if secrets is None else secrets
     report = on_progress or (lambda text: None)
     report("running the job with plain sums")
     plain = record(job, tables, "plain", secrets)
     truth = Truth(plain, tables)
     questions = _chosen(truth.questions(), plain)
-    broken = {mode: broken_rules(plain, tables, mode) for mode in modes}
-    auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, report)
+    broken = {mode: broken_rules(plain, tables, mode, policy, job) for mode in modes}
+    auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, report, policy)
     findings: list[Finding] = []
     for mode in modes:
         findings += auditor.audit(mode)
@@ -90,7 +107,8 @@ def audit(
         layout=plain.topology.layout,
         sites=objects,
         objects=_count(tables),
-        of_objects=_count(complete),
+        of_objects=_count(taking_part),
+        excluded_objects=_count(complete) - _count(taking_part),
         modes=tuple(modes),
         findings=tuple(findings),
         broken_rules=broken.get("masked", {}),
@@ -112,7 +130,9 @@ class _Auditor:
         referee: Referee,
         wanted: Sequence[str],
         on_progress: OnProgress,
+        policy: Policy,
     ) -> None:
+        self._policy = policy
         self._job = job
         self._tables = tables
         self._secrets = secrets
@@ -123,6 +143,7 @@ class _Auditor:
         self._referee = referee
         self._wanted = wanted
         self._on_progress = on_progress
+        self._active = ActiveCoordinator(job, tables, secrets, plain, policy, referee, truth)
 
     def audit(self, mode: str) -> list[Finding]:
         self._on_progress(f"running the job with {mode} sums")
@@ -133,6 +154,11 @@ class _Auditor:
         found += self._public_starts(mode)
         found += self._two_rosters(mode, view)
         found += self._crafted(mode)
+        found += self._repeated(mode)
+        found += self._smoothing(mode)
+        if mode == "masked":
+            self._on_progress("attacks of a coordinator that deviates, masked")
+            found += self._active.play(self._clusterings, self._wanted)
         # Sites are sent the same in plain as in masked.
         if mode != "plain":
             for site in recording.topology.sites:
@@ -155,8 +181,19 @@ class _Auditor:
                 view = CuriousSiteView.of(recording, self._plain, site, self._tables[site], block)
                 found += play_site(view, self._questions, self._referee, self._wanted, self._truth)
         baseline = proportional_histograms(CoordinatorView.of(self._plain, self._job.seed))
+        if recording.mode == "blind" and "unanimous votes" in self._wanted:
+            found += self._votes_read_by(site)
         holder = HolderView.of(self._plain, site)
         return found + play_holder(holder, recording.mode, baseline, self._referee, self._wanted)
+
+    def _votes_read_by(self, site: str) -> list[Finding]:
+        """In `blind` the members of a block read the totals of its votes."""
+        view = CoordinatorView.of(self._plain, self._job.seed)
+        blocks = sorted({q.block for q in self._questions if self._truth.is_classifier(q)})
+        mine = [block for block in blocks if site in self._plain.topology.blocks[block].members]
+        named = {block: unanimous_votes(view, block, without=site) for block in mine}
+        known = {block: guess for block, guess in named.items() if guess is not None}
+        return self._referee.votes(f"site {site}", "unanimous votes", "blind", known)
 
     def _public_starts(self, mode: str) -> list[Finding]:
         if "decode, public starts" not in self._wanted or not self._clusterings:
@@ -186,6 +223,51 @@ class _Auditor:
             )
         return found
 
+    def _repeated(self, mode: str) -> list[Finding]:
+        """As many jobs as the policy allows over the same labels, as the coordinator and as one member."""
+        jobs = min(self._policy.max_definitions, _MOST_JOBS)
+        if "repeated jobs" not in self._wanted or mode == "plain" or not self._clusterings or jobs < 2:
+            return []
+        self._on_progress(f"running {jobs} jobs over the same labels, {mode}")
+        others = [self._other_job(number) for number in range(1, jobs)]
+        plain = [self._plain, *(record(job, self._tables, "plain", self._secrets) for job in others)]
+        seen = [record(job, self._tables, mode, self._secrets) for job in (self._job, *others)]
+        views = [CoordinatorView.of(recording, self._job.seed) for recording in seen]
+        found = self._referee.partitions("coordinator", "repeated jobs", mode, repeat(views, self._clusterings))
+        block = self._clusterings[0].block
+        site = seen[0].topology.blocks[block].members[0]
+        own = [CuriousSiteView.of(a, b, site, self._tables[site], block) for a, b in zip(seen, plain, strict=True)]
+        foreign = [q for q in self._clusterings if q.block == block and q.holder != site]
+        return found + self._referee.partitions(f"site {site}", "repeated jobs", mode, repeat_as_site(own, foreign))
+
+    def _other_job(self, number: int) -> Job:
+        """The same job under another name, and with another smoothing."""
+        used = max(self._job.smoothing, _SMOOTHING)
+        smoothing = used * (1.0 + number / 10.0)
+        if smoothing > self._policy.max_smoothing:
+            smoothing = used * (1.0 - number / 10.0)
+        return replace(self._job, name=f"{self._job.name} {number}", smoothing=smoothing)
+
+    def _smoothing(self, mode: str) -> list[Finding]:
+        """A job with the largest smoothing that the policy allows, as the coordinator and as one member."""
+        if "smoothing" not in self._wanted or mode == "plain" or not self._clusterings or self._plain.model.phases == 2:
+            return []
+        self._on_progress(f"running the job with the largest smoothing, {mode}")
+        block = self._clusterings[0].block
+        asked = [q for q in self._clusterings if q.block == block]
+        job = smoothed_job(self._job, self._plain.model, self._policy, asked)
+        recording = record(job, self._tables, mode, self._secrets)
+        # Another job has other pseudonyms, and its objects are in another order.
+        truth = Truth(recording, self._tables)
+        referee = self._referee.for_truth(truth)
+        view = CoordinatorView.of(recording, job.seed)
+        found = referee.partitions("coordinator", "smoothing", mode, alternate(view, asked))
+        site = recording.topology.blocks[block].members[0]
+        plain = record(job, self._tables, "plain", self._secrets)
+        own = CuriousSiteView.of(recording, plain, site, self._tables[site], block)
+        foreign = [q for q in asked if q.holder != site]
+        return found + referee.partitions(f"site {site}", "smoothing", mode, alternate_as_site(own, foreign))
+
     def _crafted(self, mode: str) -> list[Finding]:
         """An active coordinator changes messages. In `blind` it sends none, in `plain` it gains nothing by it, and the
         object sums of two-phase models do not depend on messages."""
@@ -208,7 +290,7 @@ class _Auditor:
         recording = record(job, self._tables, mode, self._secrets, wrap=wrap, first=rounds + 3)
         read = read_one_hot if shared else read_flat
         guesses = read(CoordinatorView.of(recording, job.seed), asked)
-        return self._referee.partitions("coordinator", "crafted messages", mode, guesses, ACTIVE)
+        return self._referee.partitions("coordinator", "crafted messages", mode, guesses)
 
 
 def _not_played(plain: Recording, questions: Sequence[Question]) -> tuple[str, ...]:
@@ -242,6 +324,13 @@ def _sample(tables: Tables, most: int, seed: int) -> dict[str, LabelTable]:
         return dict(tables)
     chosen = np.random.default_rng(seed).choice(ids, most, replace=False)
     return {site: table.select(np.isin(table.ids, chosen)) for site, table in tables.items()}
+
+
+def held_alone(tables: Tables) -> dict[str, LabelTable]:
+    """The tables without objects that several sites hold."""
+    ids, holders = np.unique(np.concatenate([table.ids for table in tables.values()]), return_counts=True)
+    shared = ids[holders > 1]
+    return {site: table.select(~np.isin(table.ids, shared)) for site, table in tables.items()}
 
 
 def _chosen(questions: Sequence[Question], plain: Recording) -> list[Question]:

@@ -16,7 +16,7 @@ from ce.audit.adversary_views import NOT_ASKED, Counts, Guess, Guesses, Histogra
 from ce.audit.minimum_rules import BrokenRules, broken_in
 from ce.audit.partitions import Groups, equal_rows, nearly_equal_rows, similar_rows
 from ce.audit.recording import Recording
-from ce.audit.report import INHERENT, MARGIN, NOTHING, Finding, Measure, Score, verdict
+from ce.audit.report import COUNTED, INHERENT, MARGIN, NOTHING, Finding, Measure, Score, verdict
 from ce.labels import LabelTable
 from ce.protocol.messages.array_names import COLUMNS, Scope
 from ce.protocol.topology.site_view import ColumnGroup, TopologyColumn
@@ -77,8 +77,18 @@ class Truth:
             if key not in self._implied:
                 published = self._recording.published(question.block)
                 self._implied[key] = [published.argmax(axis=1), *similar_rows(published, question.groups)]
-            self._baselines[question] = max(self.score(question, self._implied[key]), 0.0)
+            guesses = [*self._implied[key], *self._implied_labels(question)]
+            self._baselines[question] = max(self.score(question, guesses), 0.0)
         return self._baselines[question]
+
+    def _implied_labels(self, question: Question) -> list[Guess]:
+        """Of a shared column, whose beta is part of the result: the likeliest label of each object's cluster."""
+        column = self._recording.topology.columns[question.column]
+        if column.kind != "clustering" or not column.shared:
+            return []
+        beta = self._recording.final_beta[column.name]
+        published = self._recording.published(question.block)
+        return [beta.argmax(axis=1)[published.argmax(axis=1)], (published @ beta).argmax(axis=1)]
 
     def classes(self, block: int) -> Groups:
         """Objects with the same labels in every column of every site."""
@@ -124,6 +134,40 @@ class Truth:
             rows[tuple(int(beta[h].argmax()) for beta in betas)] += objects
         return rows
 
+    def guessed_from_rows(self, group: ColumnGroup, rows: Counter[Row]) -> Guesses:
+        """What the numbers of objects by label row add to the result, about the objects that a site holds alone.
+
+        A coordinator has nothing that stands for one of these objects. Here it is given each object's consensus
+        cluster, which it never gets: this makes the test harder to pass. It guesses the label that is most frequent
+        among the rows, each weighted by how likely it is in that cluster.
+        """
+        found: Guesses = {}
+        counted = [(row, count) for row, count in rows.items() if min(row) >= 0]
+        if not counted:
+            return {}
+        codes = np.array([row for row, _ in counted])
+        betas = [self._recording.final_beta[column.name] for column in group.columns]
+        likely = np.prod([beta[:, codes[:, at]] for at, beta in enumerate(betas)], axis=0)
+        weights = likely * np.array([count for _, count in counted])
+        for question in self.private_questions(group):
+            at = [column.index for column in group.columns].index(question.column)
+            width = betas[at].shape[1]
+            labels = np.array([np.bincount(codes[:, at], row, width).argmax() for row in weights])
+            found[question] = [labels[self._recording.published(question.block).argmax(axis=1)]]
+        return found
+
+    def private_questions(self, group: ColumnGroup) -> list[Question]:
+        """Every column of the group at every holder, about the objects that the holder has alone."""
+        found = []
+        for block in self._recording.topology.blocks:
+            for column in () if block.shared else group.columns:
+                if block.members[0] in column.holders:
+                    codes = self._codes(block.index, column, block.members[0])
+                    groups = len(np.unique(codes[codes >= 0]))
+                    if groups >= 2:
+                        found.append(Question(block.index, column.index, block.members[0], groups))
+        return found
+
     def _labels(self) -> dict[str, dict[int, Groups]]:
         """Codes of every shared clustering at every holder, counted in the job's categories."""
         found: dict[str, dict[int, Groups]] = {site: {} for site in self._tables}
@@ -156,6 +200,19 @@ def row_share(truth: Counter[Row], guessed: Counter[Row]) -> float:
     return sum((truth & guessed).values()) / objects if objects else 0.0
 
 
+def vote_share(ballots: Sequence[Groups], named: Guess) -> float:
+    """The share of the objects with a ballot of which every ballot is known. A class is the one that most of the
+    objects for which it is named have."""
+    voted = np.any([codes >= 0 for codes in ballots], axis=0)
+    right = (named >= 0) & voted
+    for codes in ballots:
+        for name in np.unique(named[named >= 0]):
+            of_name = (named == name) & (codes >= 0)
+            if of_name.any():
+                right &= ~of_name | (codes == np.bincount(codes[of_name]).argmax())
+    return float(right.sum() / voted.sum()) if voted.any() else 0.0
+
+
 class Referee:
     """Scores guesses against the labels, and says in a verdict what the scores mean."""
 
@@ -169,12 +226,11 @@ class Referee:
         return Referee(truth, self._broken, self._baseline)
 
     def partitions(
-        self, view: str, attack: str, mode: str, guesses: Guesses, otherwise: str | None = None, *, lucky: bool = False
+        self, view: str, attack: str, mode: str, guesses: Guesses, otherwise: str | None = None
     ) -> list[Finding]:
         """The target on which the attack gained most; nothing if the attack did not apply to any target.
 
-        A target that was attacked without a guess counts as 0. `lucky`: the attack guesses rather than solves, so that
-        its gain on one target is judged together with its mean gain.
+        A target that was attacked without a guess counts as 0.
         """
         scores = {}
         for question, guessed in guesses.items():
@@ -185,8 +241,7 @@ class Referee:
         mean = float(np.mean([score.gain for score in scores.values()]))
         worst = max(scores, key=lambda question: scores[question].gain)
         broken = broken_in(self._broken[mode], Scope.of_block(worst.block))
-        expected = mean if lucky else scores[worst].gain
-        meaning = verdict(scores[worst], expected, view, mode, otherwise, broken)
+        meaning = verdict(scores[worst], view, mode, otherwise, broken)
         return [_finding(view, attack, mode, self._truth.name(worst), "ari", scores[worst], mean, meaning)]
 
     def histograms(
@@ -200,7 +255,7 @@ class Referee:
         score = Score(exact_share(true, guesses), implied)
         scopes = [scope for scope in self._broken[mode] if scope.startswith(COLUMNS)]
         broken = broken_in(self._broken[mode], scopes[0] if scopes else COLUMNS)
-        meaning = verdict(score, score.gain, view, mode, otherwise, broken)
+        meaning = verdict(score, view, mode, otherwise, broken)
         return [_finding(view, attack, mode, "label counts of a site", "histograms", score, score.gain, meaning)]
 
     def equality(self, attack: str, mode: str, guesses: Mapping[int, Sequence[Guess]]) -> list[Finding]:
@@ -228,10 +283,34 @@ class Referee:
                 baseline = 0.0 if _gets_no_result("coordinator", mode) else implied
                 score = Score(row_share(true[site], guessed), baseline)
                 broken = broken_in(self._broken[mode], Scope.of_columns(group.index))
-                meaning = verdict(score, score.gain, "coordinator", mode, None, broken)
+                meaning = verdict(score, "coordinator", mode, None, broken)
                 target = f"label rows of {site}"
                 found.append(_finding("coordinator", attack, mode, target, "rows", score, score.gain, meaning))
         return sorted(found, key=lambda finding: (finding.leaks, finding.gain))[-1:]
+
+    def all_rows(self, attack: str, mode: str, group: ColumnGroup, guessed: Counter[Row]) -> list[Finding]:
+        """Whole label rows of all holders together, which say nothing about a site or an object."""
+        true: Counter[Row] = sum(self._truth.rows(group).values(), Counter())
+        implied = row_share(true, self._truth.likely_rows(group, sum(true.values())))
+        score = Score(row_share(true, guessed), implied)
+        broken = broken_in(self._broken[mode], Scope.of_columns(group.index))
+        meaning = verdict(score, "coordinator", mode, COUNTED, broken)
+        target = "label rows of all sites together"
+        return [_finding("coordinator", attack, mode, target, "rows", score, score.gain, meaning)]
+
+    def votes(self, view: str, attack: str, mode: str, guesses: Mapping[int, Guess]) -> list[Finding]:
+        """Objects all of whose votes, except those of the viewer, are named, by block; the block with the largest
+        share. The result names no vote."""
+        found = []
+        for block, named in guesses.items():
+            asked = [q for q in self._truth.questions() if q.block == block and self._truth.is_classifier(q)]
+            ballots = [self._truth.codes(q) for q in asked if view != f"site {q.holder}"]
+            if ballots:
+                score = Score(vote_share(ballots, named), 0.0)
+                broken = broken_in(self._broken[mode], Scope.of_block(block))
+                meaning = verdict(score, view, mode, None, broken)
+                found.append(_finding(view, attack, mode, "every vote", "votes", score, score.gain, meaning))
+        return sorted(found, key=lambda finding: finding.recovered)[-1:]
 
 
 def _finding(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from rich.console import Console
@@ -21,6 +21,7 @@ from ce.declarations.registry import find_model
 from ce.errors import ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
+from ce.policy import Policy
 from ce.splits import split as split_table
 
 # The attacks and their libraries are imported only when an audit runs, so that other commands start faster.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ce.audit import Audit
 
 #: What a number is a share of, by measure; an adjusted Rand index is no share.
-_OF = {"ari": "", "histograms": " of counts", "rows": " of rows"}
+_OF = {"ari": "", "histograms": " of counts", "rows": " of rows", "votes": " of objects"}
 
 
 @click.command()
@@ -42,6 +43,14 @@ _OF = {"ari": "", "histograms": " of counts", "rows": " of rows"}
     help="A mode to audit; may be repeated. Default: all three.",
 )
 @click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Only this attack; may be repeated.")
+@click.option(
+    "--shared-objects",
+    type=click.Choice(("totals", "exclude")),
+    default="totals",
+    show_default=True,
+    help="The sites' policy about objects that several of them hold: what their totals reveal, or what is left without "
+    "them.",
+)
 @click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="Write a report with plots, as one page.")
 @job_options
 def audit(
@@ -49,6 +58,7 @@ def audit(
     split: str | None,
     modes: tuple[str, ...],
     attacks: tuple[str, ...],
+    shared_objects: Literal["totals", "exclude"],
     html: Path | None,
     **given: Any,
 ) -> None:
@@ -64,6 +74,7 @@ def audit(
       ce audit north.csv east.csv south.csv --clusters 5 --html audit.html
       ce audit labels.csv --split columns:5 --clusters 5 --privacy masked
       ce audit labels.csv --split rows:4 --clusters 5 --format json
+      ce audit north.csv east.csv south.csv --clusters 5 --shared-objects exclude
       ce audit --attack unmixing --attack 'two rosters' --privacy masked
     """
     from ce.audit import audit as audit_job
@@ -75,7 +86,10 @@ def audit(
         _check_page(html, files)
     try:
         with _progress() as show:
-            found = audit_job(job, tables, modes=modes or PRIVACY, attacks=attacks or None, on_progress=show)
+            policy = Policy(shared_objects=shared_objects)
+            found = audit_job(
+                job, tables, modes=modes or PRIVACY, attacks=attacks or None, policy=policy, on_progress=show
+            )
     except ConfigError as error:  # an attack's name
         raise click.UsageError(str(error)) from error
     if html is not None:
@@ -154,8 +168,10 @@ def _show(found: Audit) -> None:
     click.echo()
     if found.objects < found.of_objects:
         click.echo(f"attacked {found.objects:,} of {found.of_objects:,} objects, drawn at random")
+    if found.excluded_objects:
+        click.echo(f'left out {found.excluded_objects:,} objects that several sites hold (shared_objects = "exclude")')
     broken = sorted({rule for rules in found.broken_rules.values() for rule in rules})
     if broken:
-        click.echo(f"sites with the default policy would exclude part of this job, or refuse it: {', '.join(broken)}")
+        click.echo(f"sites with this policy would exclude part of this job, or refuse it: {', '.join(broken)}")
     for line in summary(found):
         click.echo(line)

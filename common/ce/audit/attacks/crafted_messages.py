@@ -29,6 +29,10 @@ from ce.ring import decode
 _EMPTY, _FULL = 0.01, 1e4
 
 
+class AttackOver(Exception):
+    """Ends the job of an attack that has nothing left to ask."""
+
+
 class CraftedMessages:
     """A transport that changes the tasks on their way to the sites."""
 
@@ -45,13 +49,13 @@ class CraftedMessages:
 
 def flat_messages(task: Task) -> dict[str, Array]:
     """The same message for every object."""
-    return {name: np.ones_like(array) for name, array in _messages(task).items()}
+    return {name: np.ones_like(array) for name, array in messages_of(task).items()}
 
 
 def one_hot_messages(task: Task, block: int) -> dict[str, Array]:
     """A few objects of one block each alone in a cluster; all others in the last cluster."""
     crafted: dict[str, Array] = {}
-    for name, array in _messages(task).items():
+    for name, array in messages_of(task).items():
         starts, k, n = array.shape
         message = np.zeros_like(array)
         message[:, -1] = 1.0
@@ -60,12 +64,22 @@ def one_hot_messages(task: Task, block: int) -> dict[str, Array]:
             message[start, :, i] = 0.0
             message[start, cluster, i] = 1.0
         crafted[name] = message
+    return crafted | dumped_private_objects(task)
+
+
+def dumped_private_objects(task: Task) -> dict[str, Array]:
+    """Globals that put all private objects into the last cluster."""
     alpha = task.arrays.get(ArrayName.of_all("alpha"))
-    if alpha is not None:
-        changed = np.full_like(alpha, _EMPTY)
-        changed[:, -1] = _FULL
-        crafted[ArrayName.of_all("alpha")] = changed
-    return crafted
+    if alpha is None:
+        return {}
+    changed = np.full_like(alpha, _EMPTY)
+    changed[:, -1] = _FULL
+    return {ArrayName.of_all("alpha"): changed}
+
+
+def flat_beta(task: Task) -> dict[str, Array]:
+    """The same parameters of shared columns for all clusters."""
+    return {name: np.ones_like(array) for name, array in task.arrays.items() if ArrayName(name).what == "beta"}
 
 
 def read_one_hot(view: CoordinatorView, questions: Sequence[Question]) -> Guesses:
@@ -107,7 +121,8 @@ def _read(view: CoordinatorView, block: int, column: TopologyColumn) -> Guess:
     return guess
 
 
-def _messages(task: Task) -> dict[str, Array]:
+def messages_of(task: Task) -> dict[str, Array]:
+    """The messages of shared blocks, by name; none in other steps."""
     if task.step != "sums":
         return {}
     return {name: array for name, array in task.arrays.items() if ArrayName(name).what == "message"}

@@ -170,7 +170,11 @@ def _least_squares(total: Reals, message: Reals, logs: Reals) -> tuple[Reals, fl
                 break
             checked = before
         for _ in range(8):
-            step = np.linalg.solve(square + damping * np.eye(len(square)), -gradient).reshape(logs.shape)
+            try:
+                step = np.linalg.solve(square + damping * np.eye(len(square)), -gradient).reshape(logs.shape)
+            except np.linalg.LinAlgError:  # a factor per column changes nothing: without damping there are many steps
+                damping *= 4.0
+                continue
             moved = logs + np.clip(step, -2.0, 2.0)
             reached = _terms(message, moved)
             left = reached.sum(axis=2) - total
