@@ -246,9 +246,7 @@ class JobAttempt:
         setup, self.rounds = self.setup, None
         setup.aligned = False
         refuse_different_keys(self._attempt, {site: setup.signed[site][0] for site in self._attempt.roster})
-        relay = self.letters = LetterRelay(
-            self._attempt, setup.signed, setup.revision, self._settings.limits.round_bytes
-        )
+        relay = self.letters = LetterRelay(self._attempt, setup.signed, setup.revision)
         return [*(self._send(site, relay.introduction()) for site in self._connected), Changed(self._job.name)]
 
     def _received_in_letters(self, relay: LetterRelay, site: str, kind: str, message: Any) -> list[Instruction]:

@@ -442,7 +442,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Prepare | None]] 
     "models": ("models", {"models": ["mixture"]}, {}, None),
     "coordinators": ("coordinators", {"coordinators": ["elsewhere"]}, {}, None),
     "crowd": ("min_sites", {"min_sites": 2, "min_objects": 1000}, {}, None),
-    "min_objects": ("min_objects", {"min_objects": 50, "below_minimum": "refuse"}, {}, None),
+    "min_objects": ("rare categories", {"min_objects": 50, "below_minimum": "refuse"}, {}, None),
     "min_foreign_columns": ("min_foreign_columns", {"min_foreign_columns": 9, "below_minimum": "refuse"}, {}, None),
     "min_classifiers": ("min_classifiers", {"min_classifiers": 9, "below_minimum": "refuse"}, bc3e, _votes_everywhere),
     "max_rounds": ("max_rounds", {"max_rounds": 2}, {}, None),

@@ -362,7 +362,7 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
         shapes = {array.name: array.shape for array in preview.arrays}
         for line in entries(settings.state / FILE_NAME):
             for name, array in line.get("arrays", {}).items():
-                if name == "pseudonyms":  # enrolled, before anything was computed
+                if name == "pseudonyms" or name.startswith("box/"):  # before anything was computed
                     continue
                 assert tuple(array["shape"])[-1] == shapes[name][-1]
                 assert tuple(array["contributors"]) == SITES

@@ -256,7 +256,7 @@ def test_a_hello_must_be_the_certificates(sit: Callable[..., FrameByFrame]) -> N
     hello = pb.Hello(site="east", protocol=PROTOCOL, instance=bytes(16))
     with pytest.raises(NotAllowed, match="site north"):
         machine.connected(1, "north", FINGERPRINT, hello, 0.0)
-    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 2"):
+    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 3"):
         machine.connected(1, "east", FINGERPRINT, pb.Hello(site="east", protocol=7, instance=bytes(16)), 0.0)
     assert machine.connections == {}
 
