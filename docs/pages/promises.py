@@ -37,6 +37,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "Nothing but masked sums leaves a site in masked, and nothing but random words in blind.",
         "No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.",
         "If sites are sent inconsistent views, their masks do not cancel.",
+        "In blind a total that was changed is refused before anything is decided.",
+        "After the first masked word every failure of a site is told in the same bytes.",
         "A site believes only peers whose keys it has pinned, and only what they have signed.",
         "Only certificates of the authority are let in, over TLS 1.3, each under its own name.",
         "The audit finds planted leaks, and finds none where it says that there are none.",

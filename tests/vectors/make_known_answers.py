@@ -851,7 +851,9 @@ def macs(name: str, shape: Sequence[int], bits: int, members: Sequence[str], pla
     if rest[:1] == ["claims"]:
         mac += f"/{rest[1]}"
     own = context_of(name, shape, bits, members, blind_view_digest(own_scopes(name)))
-    coefficients = [word % 2**64 for word in stream_words(hkdf(SET_KEYS[tuple(members)], b"ce mac 1", own), len(plain[0]))]
+    coefficients = [
+        word % 2**64 for word in stream_words(hkdf(SET_KEYS[tuple(members)], b"ce mac 1", own), len(plain[0]))
+    ]
     tags, shares, sent = {}, {}, {}
     for site, words in zip(members, plain, strict=True):
         tags[site] = sum(c * w for c, w in zip(coefficients, words, strict=True)) % P

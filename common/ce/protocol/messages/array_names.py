@@ -65,7 +65,9 @@ class ArrayName(str):
         parsed = _parsed(self)
         if parsed.kind == "box":
             raise MessageError("arrays: a box has no tag")
-        return ArrayName(f"{parsed.scope}/{_MAC}" if parsed.column is None else f"{parsed.scope}/{_MAC}/{parsed.column}")
+        return ArrayName(
+            f"{parsed.scope}/{_MAC}" if parsed.column is None else f"{parsed.scope}/{_MAC}/{parsed.column}"
+        )
 
     @property
     def kind(self) -> Kind:
