@@ -37,6 +37,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "Nothing but masked sums leaves a site in masked, and nothing but random words in blind.",
         "No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.",
         "If sites are sent inconsistent views, their masks do not cancel.",
+        "In blind a total that was changed is refused before anything is decided.",
+        "After the first masked word every failure of a site is told in the same bytes.",
         "A site believes only peers whose keys it has pinned, and only what they have signed.",
         "A site finds out if the coordinator says something wrong about which sites hold its objects.",
         "The total of a category that one site alone has never leaves that site.",
