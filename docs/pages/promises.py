@@ -46,6 +46,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "A site cannot test a guess of another site's ids or categories against what it is sent.",
         "Only certificates of the authority are let in, over TLS 1.3, each under its own name.",
         "Randomised labels are epsilon-private, by label and by row, whatever leaves the site.",
+        "The audit replays every step of the protocol, and has an attack or a reason for every array.",
         "The audit finds planted leaks, and finds none where it says that there are none.",
         "Under the default policy no attack of the audit gains more than 0.05 on any column.",
         "Everything that leaves a site is in its ledger first, and changes to a ledger are detected.",
