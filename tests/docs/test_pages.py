@@ -110,7 +110,8 @@ def three_sites_at_work(stage: Stage) -> None:
         (stage.directory / f"{site}.csv").symlink_to(ROOT / "examples" / f"{site}.csv")
         if site in sites:
             (home / f"{site}.csr").write_bytes(make_csr(read_key(home / "site.key"), Identity("site", site)))
-            (home / "policy.toml").write_text(sample_policy())
+            # The page has jobs of two rosters.
+            (home / "policy.toml").write_text(sample_policy() + "max_definitions = 2\n")
             stage.start(site)
     assert deployment.run(ce.Job(name="customers", clusters=5, sites=sites)).state == "done"
 

@@ -35,6 +35,11 @@ min_objects = 1
 min_foreign_columns = 0
 min_classifiers = 0
 min_cluster = 1
+max_definitions = 1000000
+max_smoothing = 1000000
+max_restarts = 10000
+max_local_loops = 1000000
+max_clusters = 1000000
 """
 
 
