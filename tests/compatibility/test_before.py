@@ -346,6 +346,18 @@ def test_with_whom_labels_were_contributed_is_not_forgotten(before: Copy) -> Non
     assert answer.json["allowed"]
 
 
+@pytest.mark.promise("Files written by the version before open.")
+def test_jobs_without_a_definition_in_ledger_and_preview_are_shown(before: Copy) -> None:
+    """Lines of the ledger and previews have had no definition, and nothing was counted: that is no error."""
+    shown, needless = before.run_all(
+        ("ce-client", "ledger", "show", "finished", "--config", "north"),
+        ("ce-client", "allow-definition", "finished", "--yes", "--config", "north"),
+    )
+    assert shown.json[0]["kind"] == "begin"
+    assert "definition" not in shown.json[0]
+    assert (needless.code, needless.json["allowed"], needless.json["definition"]) == (0, False, {})
+
+
 # With a coordinator.
 
 

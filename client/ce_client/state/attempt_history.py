@@ -39,7 +39,7 @@ class AttemptHistory:
         self._directory = state / DIRECTORY
 
     def of(self, job: str, job_digest: bytes) -> AttemptRecord:
-        """The record of a job. Raises Refused if another job had this name: it had the same starts."""
+        """The record of a job. Raises Refused if another job had this name: attempts of both would be taken for one."""
         content = read_json(self._path(job))
         if content is None:
             return AttemptRecord(job_digest.hex())

@@ -170,8 +170,11 @@ def record(
     if secrets is None:
         starts = dict.fromkeys(tables, SeededStarts.of(job.seed, tables.values()))
     else:
-        key = job_key(secrets[min(tables)], job.disclosure_digest)
-        starts = {site: SecretStarts.of(secrets[site], key, job.disclosure_digest) for site in tables}
+        # At daemons starts follow from the definition. Here the name stands for it: attacks record one job several
+        # times, cut short, with crafted messages or without a site, and it has the same starts each time.
+        definition = job.name.encode()
+        key = job_key(secrets[min(tables)], definition)
+        starts = {site: SecretStarts.of(secrets[site], key, definition) for site in tables}
     enrolments = {site: enrol(table, model.uses_votes, key) for site, table in tables.items()}
     topology, rows = align(enrolments)
     recorders: list[Recorder] = []

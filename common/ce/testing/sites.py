@@ -36,6 +36,11 @@ min_foreign_columns = 0
 min_classifiers = 0
 shared_objects = "totals"
 min_cluster = 1
+max_definitions = 1000000
+max_smoothing = 1000000
+max_restarts = 10000
+max_local_loops = 1000000
+max_clusters = 1000000
 """
 
 

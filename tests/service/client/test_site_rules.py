@@ -333,7 +333,7 @@ def test_a_diffused_start_is_refused_where_the_coordinator_sees_totals(tmp_path:
 
 @pytest.mark.promise("A label file is contributed under one roster unless a person allows another.")
 def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> None:
-    played = seated(tmp_path, {s: table(s) for s in SITES})
+    played = seated(tmp_path, {s: table(s) for s in SITES}, "max_definitions = 2\n")
     assert run(played, job_of(played, "first")).state == "done"
     assert run(played, job_of(played, "again")).state == "done"
     fewer = ce.Job(name="fewer", clusters=3, restarts=1, sites=SITES[:3])

@@ -141,8 +141,8 @@ def consensus(deployment: Deployment, site: str, job: str) -> tuple[list[str], l
     ("layout", "independent", "seed", "more"),
     [
         ("column", "west", 11, {"local_loops": 2}),
-        ("row", "east", 1, {}),
-        ("arbitrary", "west", 5, {}),
+        ("row", "east", 19, {}),
+        ("arbitrary", "west", 8, {}),
     ],
 )
 def test_every_result_is_that_of_a_simulation(
