@@ -174,6 +174,7 @@ class Job:
         self.letters: Any = None  # Letters, from the introduction on
         self.written: dict[int, list[site_pb2.SiteFrame]] = {}  # letters, by stage
         self.step, self.round, self.iteration, self.starts = "", 0, 0, list[int]()
+        self.words_left = False  # masked words have left this site in this attempt
         self.aligned, self.revision = b"", -1  # the alignment that holds
         self.stopped: dict[int, int] = {}  # rounds in which starts stopped
         self.answered: tuple[bytes, list[site_pb2.SiteFrame]] = (b"", [])
@@ -445,7 +446,7 @@ class Job:
         frames = self._frames("answer", answer, masked)
         self.step, self.round, self.iteration, self.starts = step, task.round, task.iteration, list(task.starts)
         self.stopped |= dict.fromkeys(task.stop, task.round)
-        self.answered = (digest, frames)
+        self.answered, self.words_left = (digest, frames), True
         return frames
 
     def _check_order(self, task: site_pb2.Task, step: str, where: str) -> None:
@@ -582,12 +583,11 @@ class Client:
                 self._frames.put(answer)
         except CannotGoOn as error:
             print(f"refused: {error}", file=sys.stderr)
+            code, rule, sentence = error.exit_code, error.rule, str(error)[:1000]
+            if self.job is not None and self.job.words_left:  # every refusal is the same
+                code, rule, sentence = 7, "", "this site cannot go on; its log says why"
             refusal = site_pb2.Refusal(
-                job=message.job,
-                epoch=message.epoch,
-                exit_code=error.exit_code,
-                rule=error.rule,
-                sentence=str(error)[:1000],
+                job=message.job, epoch=message.epoch, exit_code=code, rule=rule, sentence=sentence
             )
             self._frames.put(site_pb2.SiteFrame(refusal=refusal))
 

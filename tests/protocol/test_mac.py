@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import ce.protocol.modes.mask_context
 from ce.errors import AlteredTotals, MessageError
-from ce.privacy.mac import _STRETCH, MAC_WORDS, PRIME, WORD_BITS, from_words, mac_key, tag, to_words
+from ce.privacy.mac import _FEW, _STRETCH, MAC_WORDS, PRIME, WORD_BITS, from_words, mac_key, tag, to_words
 from ce.privacy.masks import Masks
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
@@ -52,7 +52,7 @@ def shared_out(total: list[int], parts: int, rng: np.random.Generator) -> list[W
 # The tag.
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, _STRETCH - 1, _STRETCH, _STRETCH + 1, 2 * _STRETCH + 3])
+@pytest.mark.parametrize("size", [0, 1, 7, _FEW, _FEW + 1, _STRETCH - 1, _STRETCH, _STRETCH + 1, 2 * _STRETCH + 3])
 def test_a_tag_is_exact_for_words_of_any_size(size: int) -> None:
     rng = np.random.default_rng(size)
     for words in (

@@ -25,6 +25,8 @@ modulo P, which is the tag of the total.
 
 from __future__ import annotations
 
+from operator import mul
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +39,8 @@ MAC_WORDS, WORD_BITS = 3, 30
 #: Coefficients made at a time. Numbers of 16 bits, as doubles: their products, over so many words, add up to 2^45.
 _STRETCH = 2**13
 _LIMBS, _LIMB_BITS = 4, 16
+#: For so few words, whole numbers of any size are faster.
+_FEW = 256
 
 
 def mac_key(set_key: bytes, context: bytes) -> bytes:
@@ -47,13 +51,25 @@ def mac_key(set_key: bytes, context: bytes) -> bytes:
 def tag(words: Words, key: bytes) -> int:
     """The tag of an array of any shape, row-major: a number in [0, PRIME)."""
     flat = np.ascontiguousarray(words, dtype="<i8").reshape(-1)
+    exact = _product(flat, Keystream(key)) if len(flat) <= _FEW else _product_of_many(flat, Keystream(key))
+    return exact % PRIME
+
+
+def _product(flat: Words, stream: Keystream) -> int:
+    """sum c_i w_i, as a whole number of any size."""
+    room = bytearray(8 * len(flat) + AES_BLOCK)
+    stream.into(room, 8 * len(flat))
+    coefficients: list[int] = np.frombuffer(room, dtype="<u8", count=len(flat)).tolist()
+    return sum(map(mul, coefficients, flat.tolist()))
+
+
+def _product_of_many(flat: Words, stream: Keystream) -> int:
+    """The same, from all products of a limb of a coefficient and one of a word: doubles hold their sums exactly, and a
+    product of matrices is the fastest way to many sums."""
     limbs, signed = _in_limbs(flat, "<u2"), _in_limbs(flat, "<i2")
     most = min(_STRETCH, len(flat))
     room = bytearray(8 * most + AES_BLOCK)
     coefficients = np.frombuffer(room, dtype="<u2", count=_LIMBS * most).reshape(-1, _LIMBS)
-    stream = Keystream(key)
-    # All products of a limb of a coefficient and one of a word, summed. Doubles hold these whole numbers exactly, and
-    # a product of matrices is the fastest way to many sums.
     left, right = np.empty((most, _LIMBS)), np.empty((most, _LIMBS))
     sums = np.zeros((_LIMBS, _LIMBS), dtype=np.int64)
     for begin in range(0, len(flat), _STRETCH):
@@ -66,7 +82,7 @@ def tag(words: Words, key: bytes) -> int:
     exact = 0
     for (i, j), value in np.ndenumerate(sums):
         exact += int(value) << (_LIMB_BITS * (i + j))
-    return exact % PRIME
+    return exact
 
 
 def to_words(value: int) -> Words:
