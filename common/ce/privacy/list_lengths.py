@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-#: Bytes of an item, and of a point as it is sent.
-ITEM_SIZE, POINT_SIZE = 16, 32
+#: Bytes of a point as it is sent.
+POINT_SIZE = 32
 #: A party with at most so many items compares all of them ...
 MOST_ITEMS = 20_000
 #: ... another one so many.
