@@ -16,7 +16,7 @@ from ce.declarations.declaration import ModelDeclaration
 from ce.declarations.registry import DEFAULT, find_model
 from ce.errors import ConfigError
 from ce.job import PRIVACY
-from ce.privacy.set_intersection import POINT_SIZE, list_length
+from ce.privacy.list_lengths import POINT_SIZE, list_length
 
 FRAME = 2**20
 

@@ -25,15 +25,8 @@ from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.privacy.derivation import derive, number
+from ce.privacy.list_lengths import POINT_SIZE
 
-#: Bytes of an item, and of a point as it is sent.
-ITEM_SIZE, POINT_SIZE = 16, 32
-#: A party with at most so many items compares all of them ...
-MOST_ITEMS = 20_000
-#: ... another one so many.
-SAMPLE = 4_096
-#: Points that one party sends to all its peers together, in one stage.
-MOST_POINTS = 200_000
 #: The cutoff of a list with all items.
 NO_CUTOFF = 2**64 - 1
 #: Points between two calls of `pause`: about 10 ms.
@@ -45,12 +38,6 @@ Positions = NDArray[np.intp]
 
 def nothing() -> None:
     """Do not pause."""
-
-
-def list_length(items: int, peers: int) -> int:
-    """How many of its items a party with this many peers compares with each of them."""
-    share = MOST_POINTS // max(peers, 1)
-    return items if items <= min(MOST_ITEMS, share) else min(SAMPLE, share, items)
 
 
 class BlindedItems:

@@ -28,7 +28,7 @@ from ce.protocol.modes.aggregators import aggregator_for
 from ce.protocol.modes.contributor import Contributor, contributor
 from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrol, with_private_objects, with_tokens
 from ce.protocol.topology.site_view import Categories, SiteView
-from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms
+from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms, refuse_clashing_columns
 from ce.protocol.topology.vocabularies import Wishes, agree
 from ce.ring import Reals
 from ce.steps.model import Model
@@ -115,6 +115,7 @@ def _align(
     model: Model, tables: Mapping[str, LabelTable], wishes: dict[str, Wishes], job_key: bytes | None
 ) -> _Aligned:
     enrolments = {site: enrol(table, model.uses_votes, job_key) for site, table in tables.items()}
+    refuse_clashing_columns(enrolments)
     return _Aligned(enrolments, wishes, *align(enrolments, agree(tables, wishes, job_key)))
 
 

@@ -12,16 +12,8 @@ from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.privacy import set_intersection
-from ce.privacy.set_intersection import (
-    MOST_ITEMS,
-    MOST_POINTS,
-    NO_CUTOFF,
-    POINT_SIZE,
-    SAMPLE,
-    BlindedItems,
-    Comparison,
-    list_length,
-)
+from ce.privacy.list_lengths import MOST_ITEMS, MOST_POINTS, POINT_SIZE, SAMPLE, list_length
+from ce.privacy.set_intersection import NO_CUTOFF, BlindedItems, Comparison
 
 KEY, PAIR = b"job key", b"pair key"
 

@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from ce.errors import MessageError
 from ce.labels import LabelTable
 from ce.privacy.derivation import joined, number, split
+from ce.privacy.list_lengths import POINT_SIZE, list_length
 from ce.privacy.pair_keys import NONCE_SIZE, EncryptedBox, decrypt, encrypt
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
-from ce.privacy.set_intersection import POINT_SIZE, BlindedItems, Comparison, list_length
+from ce.privacy.set_intersection import BlindedItems, Comparison
 from ce.protocol.attempt import Attempt
 from ce.protocol.topology.enrolment import ColumnSummary, EnrolmentSummary
 from ce.protocol.topology.site_view import Categories
