@@ -17,6 +17,7 @@ from support.commands import (
 from support.processes import Deployment
 
 import ce
+from ce_client.state.ledger import FILE_NAME, entries
 
 SITES = ("east", "north", "south")
 CLASSES = ("high", "low", "middle")
@@ -101,3 +102,22 @@ def test_everybody_is_told_that_400_of_850_objects_are_not_in_the_fit(
         assert (told["objects"], told["objects_in_fit"]) == (550, 150)
         previewed = run("ce-client", "preview", job, "--config", home).out
         assert 'shared_objects = "exclude": they take no part in totals' in previewed
+
+
+@pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
+def test_the_last_step_of_bc3e_sends_nothing_of_shared_objects_over_real_daemons(deployment: Deployment) -> None:
+    """Sums under a flat message are linear in the labels: tests/protocol/test_clusterings_only.py reads them."""
+    lax = 'shared_objects = "totals"\nmin_foreign_columns = 0\nmin_classifiers = 0\n'
+    for site in SITES:
+        (deployment.directory / site / "policy.toml").write_text(lax)
+    job = ce.Job(name="opened", model="bc3e", classes=CLASSES, sites=SITES, privacy="masked")
+    status = deployment.run(job)
+    assert (status.state, status.reason, status.objects_in_fit) == ("done", "", 850)
+    for site in SITES:
+        written = entries(deployment.directory / site / "state" / FILE_NAME)
+        lines = [line for line in written if (line["kind"], line.get("job")) == ("contribution", job.name)]
+        sent = {line["round"]: sorted(line["arrays"]) for line in lines}
+        rounds = json.loads((deployment.directory / site / "results" / job.name / "report.json").read_text())["rounds"]
+        assert any("block/0/sums" in names for names in sent.values())
+        assert sent[rounds - 1] == ["global/agreement"]
+        assert sent[rounds] == ["global/sizes"]
