@@ -520,7 +520,7 @@ def test_lines_of_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     recorder = Recorder()
     with Ledger(path, lines[0]["site"]) as ledger:
         assert ledger.head.hex() == known["lines"][0]["head_after"]
-        keys = ("job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon")
+        keys = ("job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon", "definition")
         begun = {key: lines[1][key] for key in keys}
         head = ledger.begin(**{**begun, "job_digest": bytes.fromhex(begun["job_digest"])})
         assert head.hex() == known["lines"][1]["head_after"]

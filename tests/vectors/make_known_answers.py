@@ -962,6 +962,7 @@ def ledger() -> Section:
             "mode": "masked",
             "randomise": 0.25,
             "epsilon": {"age": 2.302585092994046},
+            "definition": {"clusters": 2, "model": "bce", "name": "dém\u00f3", "smoothing": 0.01, "tolerance": 1e-06},
             "n": 2,
             "time_s": 1700000001.5,
         },
