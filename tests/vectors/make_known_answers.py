@@ -1081,7 +1081,7 @@ def ledger() -> Section:
             "randomise": 0.25,
             "epsilon": {"age": 2.302585092994046},
             "epsilon_row": 2.302585092994046,
-            "definition": {"model": "bce", "clusters": 3},
+            "definition": {"clusters": 2, "model": "bce", "name": "dém\u00f3", "smoothing": 0.01, "tolerance": 1e-06},
             "n": 2,
             "time_s": 1700000001.5,
         },
