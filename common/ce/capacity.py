@@ -21,6 +21,8 @@ FRAME = 2**20
 
 # On the wire: bytes around an array, a message, each further frame of a message; and of an array that a task asks for.
 AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME, ASKED = 32, 80, 40, 28
+#: A tag that travels with the words of a scope (blind).
+TAG = 24
 #: An encrypted decision (blind): nonce, tag, and the digest of the state that it follows from.
 ENCRYPTED = 60
 #: Enrolment: a pseudonym for each object up, its position down; a token for each category.
@@ -151,13 +153,15 @@ def iteration_traffic(size: Size) -> Traffic:
     arrays = (size.shared > 0) + (size.shared_columns > 0)
     up = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
     if size.privacy == "blind":
+        # One for each scope: shared objects, shared columns, everything; a second exchange has those of columns.
+        tags = _tags(arrays + 1)
         # Totals have the size of the sums, and the decision goes from the first site through the coordinator.
         decision = ENCRYPTED + size.per_start(facts.decision) + AROUND_ARRAY
         share = (size.sites - 1) / size.sites
         asks = 2 * AROUND_MESSAGE / size.sites
         down = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
-        asked = ASKED * (arrays + facts.shares + share)
-        return Traffic(down + decision * share + asked, up + decision * share + asks)
+        asked = ASKED * (2 * arrays + 1 + facts.shares + share)
+        return Traffic(down + tags + decision * share + asked, up + tags + decision * share + asks)
     down = _message(words + size.per_start(facts.globals_sent), arrays + sum(facts.globals_sent))
     down += ASKED * (arrays + facts.shares)
     return Traffic(down, up) + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(int(size.twice))
@@ -176,14 +180,17 @@ def rounds_traffic(size: Size) -> Traffic:
         _message(counted + claims * blind, some * (2 + size.votes + size.shared_columns * blind)) + AROUND_MESSAGE,
         _message(counted + claims, 1 + some * (2 + size.votes + size.shared_columns)) + AROUND_MESSAGE,
     )
+    if blind:
+        opening += Traffic(*2 * [_tags(1 + some * (1 + size.shared_columns))])
     total = opening + iteration_traffic(size).times(size.iterations + 1)
     # In the first iteration no beta is sent, because sites draw it; a two-phase model is sent no message either.
     unsent = size.width * (size.shared_categories + (size.shared if size.facts.phases == 2 else 0))
     total += Traffic(0 if blind else -unsent, -size.width * size.shared_categories if size.twice else 0)
     if size.votes:
-        votes = WORD * k * n
-        voting = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(votes, some + 1))
-        total += voting + Traffic(2 * votes if blind else 0, 0)
+        votes, agreement = WORD * k * n, WORD * k**2
+        voting = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(agreement, 1))
+        total += voting + Traffic(votes + agreement if blind else 0, 0)
+        total += Traffic(*2 * [_tags(some + 1) if blind else 0])
     if blind:
         return total + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(3)
     return total + Traffic(_message(WORD * n * (k + 1), 2 * some + 1), _message(WORD * k, 1))
@@ -200,6 +207,10 @@ def enrolment_traffic(size: Size) -> Traffic:
 def job_traffic(size: Size) -> float:
     """All bytes of a job, of all sites, both ways."""
     return size.sites * (rounds_traffic(size) + enrolment_traffic(size)).both
+
+
+def _tags(count: int) -> float:
+    return count * (TAG + AROUND_ARRAY)
 
 
 def _message(content: float, arrays: int) -> float:
@@ -279,7 +290,8 @@ def _home_checkpoint(size: Size) -> float:
 
 def ledger_bytes(size: Size) -> float:
     """What a job adds to a site's ledger: a line for each answer; in blind, of the first site, for each decision."""
-    arrays = (size.shared > 0) + (size.shared_columns > 0) + size.facts.shares
+    scopes = (size.shared > 0) + (size.shared_columns > 0)
+    arrays = scopes + size.facts.shares + (scopes + 1 if size.privacy == "blind" else 0)  # with the tags of blind
     lines = LINE * (1 + size.twice) + arrays * (LINE_ARRAY + LINE_NAME * size.sites)
     if size.privacy == "blind":
         lines += LINE + (size.sites - 1) * (LINE_ARRAY + LINE_NAME)

@@ -16,6 +16,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.cancellation import checked
 from ce.errors import InputError
 from ce.protocol.topology.site_view import Categories
 from ce.ring import Reals
@@ -79,7 +80,7 @@ def write_consensus(
         with partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["id", "label", "confidence", *header, *(["excluded"] if marks else [])])
-            for i, object_id in enumerate(ids):
+            for i, object_id in enumerate(checked(ids)):
                 label = "" if unlabelled[i] else cell(labels[i])
                 writer.writerow(
                     [

@@ -19,6 +19,7 @@
     ├── JobFailed (7)         the job ended without a result
     │   ├── NotDone           the job has no result yet
     │   ├── BrokenTotals      totals that no labels can have: masks did not cancel, or sums are false
+    │   ├── AlteredTotals     totals that the sites did not add up (blind): their tag is another one
     │   ├── RingOverflow      a value exceeds the limit that was declared for its sum
     │   └── MessageError      a message that the protocol does not allow
     └── Cancelled (8)         the job was cancelled
@@ -31,7 +32,11 @@ number, columns and sites by name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
+
+#: Sites that one sentence names.
+MOST_NAMED = 10
 
 
 class CeError(Exception):
@@ -199,17 +204,42 @@ class NotDone(JobFailed):
 
 
 class BrokenTotals(JobFailed):
-    """A total breaks a law that holds for all labels; `law` names the law.
+    """A total breaks a law that holds for all labels; `law` names the law, `contributors` the sites of the total.
+
+    Who sent a false number cannot be told from a total. It need not be the site that noticed.
 
     Next: check that all sites have the same release, then submit the job again. If it happens again, a site sends false
     sums.
     """
 
-    def __init__(self, total: str, law: str) -> None:
+    def __init__(self, total: str, law: str, contributors: Sequence[str] = ()) -> None:
         self.law = law
+        self.contributors = tuple(contributors)
         super().__init__(
-            f"the total of {total} breaks the law '{law}': masks did not cancel, or a site sent false sums; check that "
-            "all sites have the same release, then submit the job again"
+            f"the total of {total} breaks the law '{law}': masks did not cancel, or {somebody(contributors)} sent "
+            "false numbers; check that all sites have the same release, then submit the job again"
+        )
+
+
+def somebody(contributors: Sequence[str]) -> str:
+    """Who may have sent a false number: one of the contributors to a total, or who added them up."""
+    named = ", ".join(contributors[:MOST_NAMED])
+    if len(contributors) > MOST_NAMED:
+        named += f", {len(contributors) - MOST_NAMED} others"
+    return f"one of {named or 'the sites'}, or the coordinator,"
+
+
+class AlteredTotals(JobFailed):
+    """In blind, a total has not the tag that its contributors gave it; found before anything is done with the total.
+
+    Next: check that all sites have the same release, then submit the job again. If it happens again, the coordinator
+    changes totals, or sends sites inconsistent views.
+    """
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(
+            f"the totals of {scope} are not those that the sites have added up: the coordinator changed them, or sent "
+            "the sites inconsistent views; check that all sites have the same release, then submit the job again"
         )
 
 

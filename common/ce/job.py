@@ -6,6 +6,7 @@ Every key is checked here, once; an error names the key, what it may be, and the
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ LONGEST_DEADLINE_S = 1e9
 #: A job takes kilobytes; a larger file is another file.
 LARGEST_FILE = 1 << 20
 PRIVACY = ("plain", "masked", "blind")
+#: Keys that change no total of a job: what it is called, how long it may take, and who sees its totals.
+NOT_IN_TOTALS = ("name", "deadlines", "privacy")
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,22 @@ class Job:
     def definition(self) -> bytes:
         """The job as it travels: JSON with the keys of job.toml, the same bytes for the same job."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+
+    def disclosure_definition(self) -> bytes:
+        """What determines the totals of this job: its definition without name, deadlines and privacy.
+
+        Starts follow from it, so that the same job under another name has the same totals, to the bit. JSON like
+        `definition`; sites are sorted, tolerance and smoothing have a fraction (1.0), so that one job is written in one
+        way.
+        """
+        keys = {key: value for key, value in asdict(self).items() if key not in NOT_IN_TOTALS}
+        keys |= {"sites": sorted(self.sites), "tolerance": float(self.tolerance), "smoothing": float(self.smoothing)}
+        return json.dumps(keys, sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def disclosure_digest(self) -> bytes:
+        """SHA-256 of `disclosure_definition`."""
+        return hashlib.sha256(self.disclosure_definition()).digest()
 
     @classmethod
     def from_definition(cls, definition: bytes) -> Self:

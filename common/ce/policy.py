@@ -55,7 +55,7 @@ class Policy:
         "Models that this site takes part in. One of an installed package must be named here before it is used.",
     )
     shared_objects: Literal["exclude", "totals"] = setting(
-        "totals",
+        "exclude",
         'What happens to objects that other sites hold too: "exclude" (they take no part in the job, and are labelled '
         'here afterwards) or "totals" (totals of each of them are opened to whoever adds them up: treat such totals as '
         "if your labels of these objects could be read from them).",

@@ -87,9 +87,25 @@ RULES = {
     "results of another job": Rule(
         "The site has results of another job under this name.", "submit the job under another name"
     ),
+    "finished job": Rule(
+        "The job is over at the site, and is offered to it again: its results stay as they are.",
+        "submit the job under another name",
+    ),
     "usable columns": Rule("The site has no column that the model uses.", "change the job, or the labels"),
     "classes of the job": Rule(
         "A classifier of the site uses a class that the job does not name.", "name all classes in `classes`"
+    ),
+    "one job key": Rule(
+        "Two sites have different job keys: the site that made the key gave them different ones.",
+        "ask the first site of the job, by name, about its software; install the same release at all sites",
+    ),
+    "overlap of sites": Rule(
+        "The coordinator says something else about the objects that two sites hold than the sites have found.",
+        "take no part in jobs of this coordinator until its operator and the named site have explained it",
+    ),
+    "rare categories": Rule(
+        "Labels of a category that too few sites have, in a column that several sites hold, take no part.",
+        'none is needed: they are left out; a site that says `below_minimum = "refuse"` takes no part in the job',
     ),
     "overlapping cells": Rule(
         "Two sites hold a label for the same object in the same column.",

@@ -56,6 +56,7 @@ class Excluded:
     rule: str
     objects: int = 0
     columns: tuple[str, ...] = ()
+    labels: int = 0  # of categories that take no part; their objects and columns do
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,10 @@ class Simulation:
     layout: Layout  # "one", "row", "column" or "arbitrary"
     privacy: str  # the mode in which it ran
     excluded: tuple[Excluded, ...]  # what took no part, and why
+    objects: int  # different objects of all sites
+    objects_in_fit: int  # of these, those that no rule has left out at all their sites
     classes: Categories  # of a model with classes: the names of the columns of memberships
-    kappa: float | None  # of a model with classes: do the clusterings follow them?
+    kappa: float | None  # do the clusterings follow the classes? Of objects that one site holds; None if there is none
 
 
 def simulate(
@@ -108,7 +111,7 @@ def simulate(
         tables,
         _starts(job, tables, secrets),
         classes=classes,
-        job_key=None if secrets is None else job_key(secrets[min(tables)], job.name),
+        job_key=None if secrets is None else job_key(secrets[min(tables)], job.disclosure_digest),
         privacy=mode,
         policies=None if rules is None else dict.fromkeys(tables, rules),
         on_progress=on_progress,
@@ -118,7 +121,7 @@ def simulate(
     path = outcome.paths[outcome.winner]
     sites, unlabelled = {}, {}
     for name, table in tables.items():
-        whole = table if secrets is None else with_tokens(table, job_key(secrets[min(tables)], job.name))
+        whole = table if secrets is None else with_tokens(table, job_key(secrets[min(tables)], job.disclosure_digest))
         memberships, unlabelled[name] = whole_memberships(
             result.sites[name], whole, np.flatnonzero(result.participating[name]), classes
         )
@@ -137,6 +140,8 @@ def simulate(
         layout=result.topology.layout,
         privacy=mode,
         excluded=(*_left_out(result), *_excluded(tables, unlabelled, model)),
+        objects=len(np.unique(np.concatenate([table.ids for table in tables.values()]))),
+        objects_in_fit=result.topology.sizes.objects,
         classes=classes,
         kappa=outcome.kappa,
     )
@@ -157,7 +162,7 @@ def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
 
 def _left_out(result: Run) -> list[Excluded]:
     return [
-        Excluded(site, found.rule, found.objects, found.columns)
+        Excluded(site, found.rule, found.objects, found.columns, found.labels)
         for site, exclusions in result.excluded.items()
         for found in exclusions
     ]
@@ -179,8 +184,8 @@ def _starts(job: Job, tables: Mapping[str, LabelTable], secrets: Mapping[str, by
         raise InputError(f"no secret for {', '.join(missing)}")
     if not all(isinstance(secret, bytes) and secret for secret in secrets.values()):
         raise InputError("secrets are bytes, and not empty")
-    key = job_key(secrets[min(tables)], job.name)
-    return {site: SecretStarts.of(secrets[site], key, job.name) for site in tables}
+    key = job_key(secrets[min(tables)], job.disclosure_digest)
+    return {site: SecretStarts.of(secrets[site], key, job.disclosure_digest) for site in tables}
 
 
 def _transport_to(name: str) -> TransportTo:
@@ -201,15 +206,15 @@ def _tables(
     beta = result.beta()
     if secrets is None:
         return beta
-    key = job_key(secrets[min(tables)], job.name)
+    key = job_key(secrets[min(tables)], job.disclosure_digest)
     seen: dict[str, set[Any]] = {}
     for table in tables.values():
         for clustering in table.clusterings:
             seen.setdefault(clustering.name, set()).update(clustering.categories)
     for column in result.topology.clusterings:
         where = {token: at for at, token in enumerate(column.categories)}
-        order = [where[token] for token in tokens(key, column.name, sorted(seen[column.name]))]
-        beta[column.name] = beta[column.name][:, order]
+        named = tokens(key, column.name, sorted(seen[column.name]))
+        beta[column.name] = beta[column.name][:, [where[token] for token in named if token in where]]
     return beta
 
 

@@ -48,8 +48,9 @@ G, globals that all sites are sent: {sent}.
 S, shares of it, at most: {asked}.
 
 In `blind` totals come down as they went up, 8 r S instead of 8 r G, and with them a decision, of a few numbers for each
-start. bc3e counts votes, too: 8 n more to count, and twice 8 k n more from each site. A mixture with objects and
-columns that are shared takes two exchanges for an iteration, with as many bytes.
+start; both ways up to three more arrays, tags of 24 bytes. bc3e counts votes, too: 8 n more to count, and twice 8 k n
+more from each site. A mixture with objects and columns that are shared takes two exchanges for an iteration, with as
+many bytes.
 
 What only one site holds costs nothing on the wire, beside the {pseudonym} + {position} bytes of each object to enrol.
 Counted are messages as gRPC is given them; what HTTP/2, TLS and TCP add comes on top.
@@ -82,7 +83,7 @@ DISK = """\
 | --- | --- |
 | a checkpoint at the coordinator | n (K B + {per_start} r + 8 k + 16) + B q; a few bytes in `blind` |
 | a checkpoint at a site | (N - n) (K' B + {per_start} r) + B (n + q) + 3 B m c; in `blind` and the line above |
-| ledger of a site, an iteration | about {line} + {shares} ({array} + {name} s), for {shares} arrays, the most it has |
+| ledger of a site, an iteration | about {line} + {shares} ({array} + {name} s), for {shares} arrays, the most it has; in `blind` up to 3 more |
 
 K and K': {kept}.
 

@@ -61,7 +61,11 @@ JOB: dict[str, tuple[str, str | None, str]] = {
     ),
     "sites": ("a list of texts", None, "Who takes part, by the names in their certificates."),
     "restarts": ("a whole number", None, f"Starts, side by side; the best bound wins. 1 to {MOST_RESTARTS:,}."),
-    "seed": ("a whole number", None, "Of the starts in `ce simulate`. Between organisations starts come from secrets."),
+    "seed": (
+        "a whole number",
+        None,
+        "Of the starts in `ce simulate`. Between organisations starts come from secrets and from the whole definition.",
+    ),
     "max_iterations": ("a whole number", "300; 10 for bc3e", "Most iterations of every start; 0: the start itself."),
     "tolerance": (
         "a number",

@@ -46,8 +46,11 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "A site's rules": (
         "Rules of the policy refuse by name before a sum has left the site.",
         "Objects and columns below a minimum are left out, listed, and scored at their own site.",
+        "Objects that several sites hold take no part in totals, unless the sites that hold them opt in.",
+        "Operator and sites are told how many objects take no part in the fit, and which rule says so.",
         "A job waits for consent where the policy asks for it, and consent holds for that job only.",
         "A label file is contributed under one roster unless a person allows another.",
+        "Totals of an object are opened by as many definitions as the policy allows, over all jobs.",
     ),
     "Reliability": (
         "kill -9 of any process at any moment ends with the same bits.",

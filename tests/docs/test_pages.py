@@ -24,6 +24,9 @@ from ce.identity.requests import make_csr
 from ce.policy import sample_policy
 from ce.testing import make_sites
 
+#: What sites say that hold the same objects and accept that labels can be read from totals of them.
+OPT_IN = 'shared_objects = "totals"\n'
+
 _MAKE = "other tests, a build or a check of this repository; that there is such a target is tested"
 _DOCKER = "needs docker: `make rehearse` runs the compose file"
 _INSTALL = "changes the environment that the tests run in, and may need a network"
@@ -90,7 +93,7 @@ def others_join(stage: Stage) -> None:
     """East and south have done what the page tells north to do."""
     authority = Authority.open(stage.directory / "hub" / "authority")
     labels = {site: stage.directory / "examples" / f"{site}.csv" for site in ("east", "south")}
-    make_sites(stage.directory, labels, authority=authority, policy=sample_policy(), coordinator=stage.address)
+    make_sites(stage.directory, labels, authority=authority, policy=sample_policy() + OPT_IN, coordinator=stage.address)
     own = fingerprint(read_certificate(stage.directory / "north" / "site.pem"))
     for site in labels:
         Peers.read(stage.directory / site / "peers.toml").trust("north", own)
@@ -98,7 +101,7 @@ def others_join(stage: Stage) -> None:
 
 
 def three_sites_at_work(stage: Stage) -> None:
-    """A coordinator and three sites with the default rules, who have had a job together."""
+    """A coordinator and three sites that opted in to totals of shared objects, who have had a job together."""
     link_examples(stage.directory)
     sites = ("north", "east", "south")
     deployment = Deployment(stage.directory, sites)
@@ -110,7 +113,7 @@ def three_sites_at_work(stage: Stage) -> None:
         (stage.directory / f"{site}.csv").symlink_to(ROOT / "examples" / f"{site}.csv")
         if site in sites:
             (home / f"{site}.csr").write_bytes(make_csr(read_key(home / "site.key"), Identity("site", site)))
-            (home / "policy.toml").write_text(sample_policy())
+            (home / "policy.toml").write_text(sample_policy() + OPT_IN)
             stage.start(site)
     assert deployment.run(ce.Job(name="customers", clusters=5, sites=sites)).state == "done"
 

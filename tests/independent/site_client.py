@@ -193,6 +193,13 @@ class Job:
         )
         return [site_pb2.SiteFrame(key_share=share)]
 
+    @property
+    def disclosure_digest(self) -> bytes:
+        """What the job key and the starts follow from: the definition without what changes no total."""
+        keys = {key: value for key, value in self.definition.items() if key not in ("name", "deadlines", "privacy")}
+        keys |= {"sites": sorted(keys["sites"])} | {key: float(keys[key]) for key in ("tolerance", "smoothing")}
+        return sha256(json.dumps(keys, sort_keys=True, separators=(",", ":")).encode())
+
     def take_peers(self, message: site_pb2.Peers) -> list[site_pb2.SiteFrame]:
         require([peer.site for peer in message.peers] == list(self.attempt.roster), "peers: not those of the roster")
         for peer in message.peers:
@@ -204,7 +211,7 @@ class Job:
         first, *others = self.attempt.roster
         if self.site != first:
             return []  # the job key comes from the first site
-        job_key = hkdf(self.secret, b"ce job key", self.attempt.job.encode())
+        job_key = hkdf(self.secret, b"ce job key", self.disclosure_digest)
         keys = site_pb2.EncryptedKeys(job=self.attempt.job, epoch=self.attempt.epoch)
         for site in others:
             nonce, ciphertext = self.peers.encrypt_job_key(job_key, site)
@@ -344,7 +351,7 @@ class Job:
         tokens = self.tokens[view.name]
         found = [tokens[row] for row in self.order]
         labels = np.array([-1 if token is None else where[token] for token in found])
-        own = hkdf(self.secret, b"ce start of a column with one holder", self.attempt.job.encode())
+        own = hkdf(self.secret, b"ce start of a column with one holder", self.disclosure_digest)
         key = self.job_key if len(view.holders) > 1 else own
         return Clustering(view.index, view.name, tuple(view.holders), tuple(view.categories), labels, key)
 

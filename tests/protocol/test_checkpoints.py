@@ -58,7 +58,7 @@ class Processes:
                 topology.view(s),
                 rows[s],
                 model,
-                SecretStarts.of(s.encode(), KEY, "job"),
+                SecretStarts.of(s.encode(), KEY, b"job"),
                 classes=classes,
             )
             for s, table in sorted(tables.items())

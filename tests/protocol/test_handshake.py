@@ -41,6 +41,7 @@ from ce.protocol.topology.enrolment import (
     enrol,
     enrolment_digest,
 )
+from ce.protocol.topology.vocabularies import Wishes
 
 laws = settings(max_examples=40, deadline=None, derandomize=True)
 
@@ -406,7 +407,7 @@ OWN = Enrolment(
 
 
 REVISION = 2
-SIGNED = OWN.summary(REVISION)
+SIGNED = OWN.summary(REVISION, b"", bytes([77]) * 32, Wishes(3, 5))
 
 
 def claims(**changes: Any) -> Enrolment:
@@ -424,9 +425,7 @@ CHANGED_ENROLMENTS = {
     "another kind": claims(kind="classifier"),
     "soft": claims(soft=True),
     "a category less": claims(categories=("t1",)),
-    "another category": claims(categories=("t1", "t3")),
-    "categories in another order": claims(categories=("t2", "t1")),
-    "categories run together": claims(categories=("t1t2",)),
+    "a category more": claims(categories=("t1", "t2", "t3")),
     "a label less": claims(labels=2),
     "a label in the other column": replace(
         OWN, columns=(replace(OWN.columns[0], labels=2), replace(OWN.columns[1], labels=1))
@@ -438,15 +437,20 @@ CHANGED_ENROLMENTS = {
     ),
 }
 #: What is shown of an enrolment, each field changed by itself, also where no enrolment would have it so.
-CHANGED_SUMMARIES = {name: other.summary(REVISION) for name, other in CHANGED_ENROLMENTS.items()} | {
+CHANGED_SUMMARIES = {
+    name: other.summary(REVISION, b"", SIGNED.key_commitment, SIGNED.wishes)
+    for name, other in CHANGED_ENROLMENTS.items()
+} | {
     "fewer objects of the same digest": replace(SIGNED, objects=2),
     "other objects of the same number": replace(SIGNED, pseudonym_digest=bytes(32)),
     "fewer categories of the same digest": replace(
         SIGNED, columns=(replace(SIGNED.columns[0], categories=1), *SIGNED.columns[1:])
     ),
-    "other categories of the same number": replace(
-        SIGNED, columns=(replace(SIGNED.columns[0], categories_digest=bytes(32)), *SIGNED.columns[1:])
-    ),
+    "another salt": OWN.summary(REVISION, b"salt", SIGNED.key_commitment, SIGNED.wishes),
+    "another job key": replace(SIGNED, key_commitment=bytes(32)),
+    "fewer sites wished for": replace(SIGNED, wishes=Wishes(2, 5)),
+    "fewer objects wished for": replace(SIGNED, wishes=Wishes(3, 4)),
+    "wishes run together": replace(SIGNED, wishes=Wishes(5, 3)),
     "more labels": replace(SIGNED, columns=(replace(SIGNED.columns[0], labels=99), *SIGNED.columns[1:])),
     "no column": replace(SIGNED, columns=()),
     "a column twice": replace(SIGNED, columns=(*SIGNED.columns, SIGNED.columns[0])),

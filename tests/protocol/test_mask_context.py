@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from ce.errors import MessageError
+import ce.protocol.modes.mask_context
+from ce.errors import AlteredTotals, MessageError
 from ce.privacy.derivation import expand
+from ce.privacy.mac import MAC_WORDS
 from ce.privacy.masks import BLOCK, Masks, set_stream_key, unmask
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
@@ -177,9 +179,10 @@ def test_no_array_is_masked_twice_and_no_round_comes_back() -> None:
 # What masks are bound to.
 
 SITES = ("east", "north", "south")
+#: Words whose true sums fit in 64 bits, as all do that sites send; just so.
 PARTS = {
     "east": np.array([[5, 2**62, -1], [0, 0, 3]]),
-    "north": np.array([[1, 2**62, -1], [0, 7, 3]]),
+    "north": np.array([[1, 2**62 - 2, -1], [0, 7, 3]]),
     "south": np.array([[1, 1, 2**63 - 1], [0, 0, -(2**63)]]),
 }
 
@@ -263,14 +266,16 @@ class Story:
         return MaskBinding(attempt, site, view, digests, keys, self.enrolments)
 
     def sent(self, site: str, words: Words) -> Words:
-        """What the site sends, laid out as the others lay it out."""
+        """What the site sends, laid out as the others lay it out; in blind, and then the words of its tag."""
         cover = self.cover(site)
         if self.state is not None:
             cover.set_keys = {ArrayName(self.name).contributors(cover._view): SET_KEY}
         answer = Answer(
             self.round, "sums", arrays={self.name: words.reshape(self.shape)}, fraction_bits={self.name: self.bits}
         )
-        return cover.mask(answer, self.binding).arrays[self.name].reshape(words.shape)
+        arrays = cover.mask(answer, self.binding).arrays
+        assert len(arrays) == 1 + (self.state is not None)
+        return np.concatenate([own.reshape(-1).astype(np.int64, copy=False) for own in arrays.values()])
 
     def streams(self, site: str) -> dict[str, bytes]:
         """The key of the site's keystream with each other contributor."""
@@ -372,7 +377,7 @@ def test_an_answer_is_covered_once() -> None:
 
 
 def truth() -> Words:
-    return added(PARTS)
+    return added(PARTS).reshape(-1)
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
@@ -381,21 +386,34 @@ def test_contributors_of_one_mind_get_the_true_total(name: str) -> None:
     np.testing.assert_array_equal(total_of(stories), truth())
     blind = {site: replace(own, state=b"c" * 32) for site, own in stories.items()}
     covered = total_of(blind)
-    assert not (covered == truth()).any()
+    assert not (covered[:-MAC_WORDS] == truth()).any()
     for site in SITES:
         np.testing.assert_array_equal(uncovered(blind[site], site, covered), truth())
 
 
 def uncovered(enrolment_digest: Story, site: str, total: Words) -> Words:
+    """What a contributor reads, from the words of a total and of its tag."""
     cover = enrolment_digest.cover(site)
-    cover.set_keys = {ArrayName(enrolment_digest.name).contributors(cover._view): SET_KEY}
+    name = ArrayName(enrolment_digest.name)
+    cover.set_keys = {name.contributors(cover._view): SET_KEY}
     found = cover.unmask(
-        {enrolment_digest.name: total.reshape(enrolment_digest.shape)},
-        {enrolment_digest.name: enrolment_digest.bits},
+        {name: total[:-MAC_WORDS].reshape(enrolment_digest.shape), name.mac: total[-MAC_WORDS:]},
+        {name: enrolment_digest.bits, name.mac: 0},
         enrolment_digest.round,
         enrolment_digest.binding,
     )
-    return found[enrolment_digest.name].reshape(total.shape)
+    assert list(found) == [name], "the tag is not handed on"
+    return found[name].reshape(-1)
+
+
+def assert_unreadable(enrolment_digest: Story, site: str, total: Words) -> None:
+    """The contributor refuses the total; and it could read nothing from it if it did not."""
+    with pytest.raises(AlteredTotals):
+        uncovered(enrolment_digest, site, total)
+    with pytest.MonkeyPatch.context() as unchecked:
+        unchecked.setattr(ce.protocol.modes.mask_context, "from_words", lambda words: 0)
+        unchecked.setattr(ce.protocol.modes.mask_context, "tag", lambda words, key: 0)
+        assert not (uncovered(enrolment_digest, site, total) == truth()).any(), enrolment_digest.name
 
 
 @pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
@@ -430,7 +448,7 @@ def test_a_total_of_blind_is_not_read_by_whoever_was_told_anything_else(what: st
         misled = lie(stories["south"])
         if misled.task is not stories["south"].task:
             misled = replace(misled, state=b"d" * 32)  # whatever is told goes into the state
-        assert not (uncovered(misled, "south", covered) == truth()).any(), name
+        assert_unreadable(misled, "south", covered)
 
 
 def test_what_does_not_concern_an_array_changes_nothing() -> None:
@@ -509,7 +527,7 @@ def test_two_sites_that_are_told_unlike_things_of_their_objects_ruin_every_total
             assert not (total == truth()).any(), name
         else:
             for reader in SITES:
-                assert not (uncovered(stories[reader], reader, total) == truth()).any(), name
+                assert_unreadable(stories[reader], reader, total)
 
 
 @pytest.mark.parametrize("state", [None, b"c" * 32], ids=["masked", "blind"])

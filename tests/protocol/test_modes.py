@@ -47,7 +47,7 @@ def test_starts_that_stop_at_different_times_and_secret_starts(topology: str) ->
     example = problem(5, k=3, clusterings=6, missing=0.2, n=80)
     tables = deal(example.table, TOPOLOGIES[topology](example.table, 4, np.random.default_rng(5)), lists_all=True)
     key = bytes(32)
-    starts = {site: SecretStarts.of(site.encode(), key, "job") for site in tables}
+    starts = {site: SecretStarts.of(site.encode(), key, b"job") for site in tables}
     model = BCE(3, n_init=4, anneal_iter=10, max_iter=60).steps()
     plain = run(model, tables, starts, job_key=key)
     for privacy in ("masked", "blind"):

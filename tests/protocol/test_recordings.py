@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, erfc
 from support.problems import TOPOLOGIES, deal, problem
 
+import ce.privacy.mac
 import ce.privacy.masks
 import ce.protocol.modes.mask_context
 from ce.labels import LabelTable
@@ -28,6 +29,7 @@ from ce.models import BC3E, BCE, Mixture
 from ce.privacy.masks import Keystream, Masks
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.protocol.local_run import run
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import align
@@ -286,10 +288,10 @@ def alike(found: Tape, own: Case, messages: Iterable[tuple[str, Task | Answer]],
         for block, ids in own.blocks().items()
     }
     for name, array in found.arrays(messages, kind):
-        group, number, *_ = name.split("/")
-        if group == "block":
-            assert places[int(number)], "a block without twins shows nothing"
-            one, other = np.array(places[int(number)]).T
+        named = ArrayName(name)
+        if named.kind == "block" and not named.is_mac:
+            assert places[named.number], "a block without twins shows nothing"
+            one, other = np.array(places[named.number]).T
             same = array[..., one] == array[..., other]
             equal += int(same.sum())
             different += int((~same).sum())
@@ -388,9 +390,10 @@ class Uses:
 @pytest.fixture(name="uses")
 def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
     uses = Uses()
-    mask, unmask, context_of = (
+    mask, unmask, key_of_tag, context_of = (
         Masks.mask,
         ce.protocol.modes.mask_context.unmask,
+        ce.protocol.modes.mask_context.mac_key,
         ce.protocol.modes.mask_context.mask_context,
     )
 
@@ -408,6 +411,11 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
         uses.current = (READER, where)
         return unmask(total, set_key, context)
 
+    def noted_key_of_tag(set_key: bytes, context: bytes) -> bytes:
+        (where,) = uses.contexts[context]
+        uses.current = (TAGGER, where)
+        return key_of_tag(set_key, context)
+
     def noted_context(*parts: Any) -> bytes:
         context = context_of(*parts)
         _, _, name, _, _, round_, _ = parts
@@ -415,14 +423,18 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
         return context
 
     monkeypatch.setattr(ce.privacy.masks, "Keystream", Noted)
+    monkeypatch.setattr(ce.privacy.mac, "Keystream", Noted)
     monkeypatch.setattr(Masks, "mask", noted_hide)
     monkeypatch.setattr(ce.protocol.modes.mask_context, "unmask", noted_uncover)
+    monkeypatch.setattr(ce.protocol.modes.mask_context, "mac_key", noted_key_of_tag)
     monkeypatch.setattr(ce.protocol.modes.mask_context, "mask_context", noted_context)
     return uses
 
 
 #: Whoever takes a mask off.
 READER = "a reader"
+#: Whoever computes a tag, of its own words or of a total.
+TAGGER = "a tagger"
 
 
 @pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
@@ -430,7 +442,7 @@ READER = "a reader"
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_no_stream_of_masks_is_used_for_two_arrays(layout: str, privacy: str, uses: Uses) -> None:
     found = case(layout).record(privacy)
-    contributors: dict[object, list[str]] = defaultdict(list)
+    contributors: dict[tuple[int, str], list[str]] = defaultdict(list)
     for site, answer in found.answers:
         for name, array in answer.arrays.items():
             if array.dtype.kind == "i":
@@ -440,8 +452,11 @@ def test_no_stream_of_masks_is_used_for_two_arrays(layout: str, privacy: str, us
         # Two contributors share a stream, and both use it. All share one more in blind: the first adds it, all who
         # contributed take it off.
         expected.update((where, *pair) for pair in combinations(sorted(sites), 2))
+        # So it is with the coefficients of tags: all use them, for their own words and for the total.
         if privacy == "blind":
             expected[(where, *sorted([min(sites), *(READER for _ in sites)]))] += 1
+            if not ArrayName(str(where[1])).is_mac:
+                expected[(where, *(TAGGER for _ in sites), *(TAGGER for _ in sites))] += 1
     seen: Counter[tuple[object, ...]] = Counter()
     for made in uses.by_key.values():
         places = {where for _, where in made}

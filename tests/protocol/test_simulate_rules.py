@@ -23,6 +23,10 @@ from support.simulations import (
 import ce
 from ce.errors import Refused
 from ce.labels import LabelTable
+from ce.models import BCE
+from ce.policy import Policy
+from ce.protocol import local_run
+from ce.protocol.engine.starting_parameters import SeededStarts
 
 # Who may see what.
 
@@ -95,6 +99,7 @@ LAX: dict[str, Any] = {
     "min_objects": 1,
     "min_foreign_columns": 0,
     "min_classifiers": 0,
+    "shared_objects": "totals",
 }
 
 
@@ -149,9 +154,13 @@ def test_weaker_modes_than_a_rule_asks_for_are_refused() -> None:
 
 @pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
-@pytest.mark.parametrize("keys", [{"min_objects": 11}, {"min_foreign_columns": 4}], ids=lambda keys: next(iter(keys)))
+@pytest.mark.parametrize(
+    "keys",
+    [{"min_objects": 11}, {"min_foreign_columns": 4}, {"shared_objects": "exclude"}],
+    ids=lambda keys: next(iter(keys)),
+)
 def test_objects_below_a_minimum_take_no_part_are_listed_and_get_their_labels_afterwards(
-    keys: dict[str, int], privacy: str
+    keys: dict[str, Any], privacy: str
 ) -> None:
     tables, job = two_sites(), ce.Job(clusters=3, restarts=3)
     ((rule, _),) = keys.items()
@@ -204,10 +213,79 @@ def test_a_site_of_which_nothing_is_left_refuses() -> None:
     assert caught.value.rule == "min_foreign_columns"
 
 
+# Objects that several sites hold.
+
+ALONE_ONLY = {**LAX, "shared_objects": "exclude"}
+
+
+@pytest.mark.promise("Objects that several sites hold take no part in totals, unless the sites that hold them opt in.")
+def test_shared_objects_are_left_out_also_where_a_minimum_is_refused() -> None:
+    result = ce.simulate(JOB, two_sites(), policy=ALONE_ONLY | {"below_minimum": "refuse"})
+    assert [(e.site, e.rule, e.objects) for e in result.excluded] == [
+        ("north", "shared_objects", 10),
+        ("south", "shared_objects", 10),
+    ]
+
+
+@pytest.mark.parametrize("privacy", ["masked", "blind"])
+def test_totals_of_shared_objects_are_opened_only_on_request(privacy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: set[str] = set()
+    add_answer = local_run.add_answer
+
+    def watched(home: Any, site: str, answer: Any) -> None:
+        sent.update(answer.arrays)
+        add_answer(home, site, answer)
+
+    monkeypatch.setattr(local_run, "add_answer", watched)
+    defaults = {key: value for key, value in LAX.items() if key != "shared_objects"}
+    ce.simulate(JOB, two_sites(), privacy=privacy, policy=defaults)
+    assert sent
+    assert not [name for name in sent if name.startswith("block/")]
+    ce.simulate(JOB, two_sites(), privacy=privacy, policy=LAX)
+    assert [name for name in sent if name.startswith("block/")]
+
+
+@pytest.mark.promise("Objects that several sites hold take no part in totals, unless the sites that hold them opt in.")
+def test_a_job_of_which_every_object_is_shared_is_refused_and_says_what_to_do() -> None:
+    with pytest.raises(Refused) as caught:
+        ce.simulate(JOB, three_sites(), policy=ALONE_ONLY)
+    assert caught.value.rule == "shared_objects"
+    for words in ("other sites hold every object", 'shared_objects = "totals" in policy.toml', "docs/threat-model.md"):
+        assert words in str(caught.value)
+
+
+def test_too_few_objects_beside_the_shared_ones_are_refused_and_both_rules_are_named() -> None:
+    for keys, rule in (
+        ({"min_objects": 21}, "min_sites"),
+        ({"min_objects": 19, "below_minimum": "refuse"}, "min_objects"),
+    ):
+        with pytest.raises(Refused) as caught:
+            ce.simulate(JOB, two_sites(), policy=ALONE_ONLY | keys)
+        assert caught.value.rule == rule
+        assert "10 objects that other sites hold too were left out before, by the rule shared_objects" in str(
+            caught.value
+        )
+        assert str(caught.value).endswith(f"(rule: {rule})")
+
+
+def test_an_object_that_one_site_leaves_out_belongs_to_the_other() -> None:
+    tables = two_sites()
+    policies = {"north": Policy.of(ALONE_ONLY), "south": Policy.of(LAX)}
+    steps = BCE(3, n_init=1, max_iter=5).steps()
+    result = local_run.run(steps, tables, {site: SeededStarts(1) for site in tables}, policies=policies)
+    assert {site: [(e.rule, e.objects) for e in out] for site, out in result.excluded.items()} == {
+        "north": [("shared_objects", 10)]
+    }
+    assert not any(block.shared for block in result.topology.blocks)
+    assert result.topology.sizes.objects == tables["south"].n_objects + 20
+    assert [int(rows.sum()) for rows in result.participating.values()] == [20, tables["south"].n_objects]
+
+
 def test_rules_may_stand_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(
         'weakest_privacy = "plain"\nmin_sites = 1\nmin_objects = 11\nmin_foreign_columns = 0\nmin_classifiers = 0\n'
+        'shared_objects = "totals"\n'
     )
     asked = {"min_objects": 11}
     assert_same_bits(ce.simulate(JOB, two_sites(), policy=str(path)), ce.simulate(JOB, two_sites(), policy=LAX | asked))

@@ -126,7 +126,7 @@ def test_nothing_that_is_printed_shows_an_id_a_label_or_a_key() -> None:
     claim = enrol(labels, votes=True)
     shape = topology(north=labels)
     result = simulate(Job(clusters=2, restarts=1, max_iterations=1), {"north": labels})
-    secret = SecretStarts.of(b"KEY1" * 8, b"KEY2" * 8, "job")
+    secret = SecretStarts.of(b"KEY1" * 8, b"KEY2" * 8, b"job")
     printed = repr([labels, claim, shape, SeededStarts.of(0, [labels]), secret, result])
     for hidden in (SECRET, "LABEL1", "LABEL2", "KEY1", repr(secret.site_key)[2:-1], repr(secret.job_key)[2:-1]):
         assert hidden not in printed

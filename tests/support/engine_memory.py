@@ -133,7 +133,7 @@ class Played:
 
 def play(size: Size, *, keep: bool = False) -> Played:
     """Run a job of this size, as daemons would: objects by pseudonyms, a task as it came, an answer to be repeated."""
-    model, tables, key = model_of(size), tables_of(size), job_key(SECRET, "job")
+    model, tables, key = model_of(size), tables_of(size), job_key(SECRET, b"job")
     enrolments = {name: enrol(table, model.uses_votes, key) for name, table in tables.items()}
     topology, rows = align(enrolments)
     attempt = Attempt("job", b"", 1, topology.sites)
@@ -146,7 +146,7 @@ def play(size: Size, *, keep: bool = False) -> Played:
             topology.view(name),
             rows[name],
             model,
-            SecretStarts.of(SECRET, key, "job"),
+            SecretStarts.of(SECRET, key, b"job"),
             classes=tuple(range(size.clusters)) if model.uses_votes else (),
         )
         pairs = {p: keys[name].pair_key(own.public, *attempt.context) for p, own in keys.items() if p != name}
@@ -181,7 +181,7 @@ def play(size: Size, *, keep: bool = False) -> Played:
 
 def aligning(size: Size) -> int:
     """Bytes that finding out who holds what takes at most, pseudonyms included."""
-    tables, key = tables_of(size), job_key(SECRET, "job")
+    tables, key = tables_of(size), job_key(SECRET, b"job")
     enrolments = {name: enrol(table, size.model == "bc3e", key) for name, table in tables.items()}
     most = Most()
     with _traced(), most.watch(enrolments):

@@ -298,7 +298,8 @@ class Deployment:
         return report
 
     def consensus(self, site: str, job: str) -> tuple[list[str], list[str], np.ndarray]:
-        """A site's result: ids, labels, memberships."""
+        """A site's result, once the site has heard that the job is done: ids, labels, memberships."""
+        self.processes[site].wait_for("job over", job=job, state="done")
         with (self.directory / site / "results" / job / "consensus.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))[1:]
         memberships = np.array([[float(value) for value in row[3:]] for row in rows])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 from ce.service.checkpoints import Checkpoints
 from ce.testing import FrameByFrame
@@ -97,9 +96,9 @@ class RunnerFrameByFrame(FrameByFrame):
         assert self.runner is not None
         while True:
             self.run()
-            working: set[Any] = set(self.runner._working)
+            working = self.runner._threads.working
             if not working:
                 return
-            await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.sleep(0)  # its callbacks
+            while self.runner._threads.working >= working:
+                await asyncio.sleep(0)  # until a thread has called back
             self.fetch()

@@ -437,3 +437,60 @@ def test_a_bad_job_is_a_ce_error_and_a_value_error() -> None:
         Job(clusters=0)
     with pytest.raises(ValueError, match="clusters"):
         Job(clusters=0)
+
+
+# What determines the totals of a job.
+
+
+def disclosed(**keys: Any) -> bytes:
+    return Job(**{"clusters": 3, "sites": ("north", "south")} | keys).disclosure_digest
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "another"),
+        ("privacy", "blind"),
+        ("privacy", "plain"),
+        ("deadlines", Deadlines(round_s=5.0)),
+        ("sites", ("south", "north")),
+        ("smoothing", 0.01),
+        ("max_iterations", 300),
+    ],
+)
+def test_what_changes_no_total_is_the_same_definition(key: str, value: Any) -> None:
+    assert disclosed(**{key: value}) == disclosed()
+
+
+def test_numbers_are_the_same_however_they_are_written() -> None:
+    assert disclosed(smoothing=1, tolerance=0) == disclosed(smoothing=1.0, tolerance=0.0)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"model": "mixture"},
+        {"model": "bc3e", "clusters": None, "classes": 3},
+        {"clusters": 4},
+        {"sites": ("north", "south", "west")},
+        {"restarts": 6},
+        {"seed": 1},
+        {"max_iterations": 299},
+        {"tolerance": 1e-7},
+        {"schedule": "newton"},
+        {"local_loops": 2},
+        {"smoothing": 0.02},
+        {"posterior": "factorised"},
+        {"start": "diffused"},
+        {"on_dropout": "fail"},
+    ],
+    ids=str,
+)
+def test_every_other_key_makes_another_definition(keys: dict[str, Any]) -> None:
+    assert disclosed(**keys) != disclosed()
+
+
+def test_no_key_is_forgotten() -> None:
+    """A key that a later version adds is part of the definition until somebody decides otherwise."""
+    known = {field.name for field in dataclasses.fields(Job)} - {"name", "deadlines", "privacy"}
+    assert set(json.loads(Job(clusters=3).disclosure_definition())) == known

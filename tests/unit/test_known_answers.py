@@ -24,9 +24,11 @@ import ce_client.state.ledger
 from ce.errors import MessageError, RingOverflow
 from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey
+from ce.job import Job
 from ce.labels import Column, LabelTable
 from ce.labels.randomised import randomise
 from ce.privacy.derivation import derive, extract, joined, number
+from ce.privacy.mac import MAC_WORDS
 from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
@@ -197,7 +199,10 @@ def test_pair_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_job_key_and_what_is_encrypted() -> None:
     known = KNOWN["job_key"]
-    assert job_key(bytes.fromhex(known["secret"]), known["job"]).hex() == known["job_key"]
+    job = Job.from_definition(known["definition"].encode())
+    assert job.disclosure_definition().decode() == known["disclosure_definition"]
+    assert job.disclosure_digest.hex() == known["disclosure_digest"]
+    assert job_key(bytes.fromhex(known["secret"]), job.disclosure_digest).hex() == known["job_key"]
     pair_key = bytes.fromhex(KNOWN["encryption"]["pair_key"])
     for case in KNOWN["encryption"]["cases"]:
         box = EncryptedBox(bytes.fromhex(case["nonce"]), bytes.fromhex(case["ciphertext"]))
@@ -221,7 +226,7 @@ def test_pseudonyms_and_tokens() -> None:
 
 def test_starting_parameters() -> None:
     known = KNOWN["starts"]
-    starts = SecretStarts.of(bytes.fromhex(known["secret"]), bytes.fromhex(known["job_key"]), known["job"])
+    starts = SecretStarts.of(*hexes([known["secret"], known["job_key"], known["disclosure_digest"]]))
     for at, own in enumerate(known["columns"]):
         assert own["key"] == (starts.job_key if own["shared"] else starts.site_key).hex()
         holders = ("east", "north") if own["shared"] else ("north",)
@@ -378,10 +383,10 @@ def test_mask_contexts() -> None:
 
 
 def test_every_mask_is_made_with_the_context_of_its_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[str, tuple[Mapping[str, bytes], bytes | None]] = {}
+    made: dict[tuple[str, str], tuple[Mapping[str, bytes], bytes | None]] = {}
 
     def record(masks: Masks, round_: int, name: str, words: Any, contexts: Mapping[str, bytes], stream: Any) -> Any:
-        made[masks._site] = (contexts, stream)
+        made[masks._site, name] = (contexts, stream)
         return words
 
     monkeypatch.setattr(Masks, "mask", record)
@@ -401,7 +406,7 @@ def test_every_mask_is_made_with_the_context_of_its_pair(monkeypatch: pytest.Mon
                 if site in own["sites"] and peer != site
             }
             stream = derive(set_keys[members], b"ce set mask 1", bytes.fromhex(case["set"]["context"]))
-            assert made[site] == (expected, stream if site == members[0] else None)
+            assert made[site, case["name"]] == (expected, stream if site == members[0] else None)
 
 
 def test_streams() -> None:
@@ -458,19 +463,28 @@ def test_what_contributors_send_and_what_it_sums_to(known: dict[str, Any]) -> No
     digests = {site: blind_digest(site) if blind else in_masked for site in known["plain"]}
     set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
     added, total = np.zeros(shape, dtype=np.int64), words_of(known["total"], shape)
+    added_tags = np.zeros(MAC_WORDS, dtype=np.int64)
     for site, plain in known["plain"].items():
         masks = masks_of(site)
         masks.set_keys = set_keys if blind else {}
         answer = Answer(known["round"], "sums", arrays={name: words_of(plain, shape)}, fraction_bits={name: bits})
-        sent = masks.mask(answer, digests[site]).arrays[name]
-        np.testing.assert_array_equal(sent, words_of(known["sent"][site], shape))
-        added += sent
+        arrays = masks.mask(answer, digests[site]).arrays
+        np.testing.assert_array_equal(arrays[name], words_of(known["sent"][site], shape))
+        added += arrays[name].astype(np.int64)
+        assert set(arrays) == ({name, known["mac"]["name"]} if blind else {name})
+        if blind:
+            np.testing.assert_array_equal(arrays[known["mac"]["name"]], words_of(known["mac"]["sent"][site]))
+            added_tags += arrays[known["mac"]["name"]].astype(np.int64)
     np.testing.assert_array_equal(added, words_of(known["sum_of_sent"], shape))
     if blind:
         for site in known["plain"]:
             masks = masks_of(site)
             masks.set_keys = set_keys
-            found = masks.unmask({name: added}, {name: bits}, known["round"], digests[site])
+            mac = known["mac"]["name"]
+            np.testing.assert_array_equal(added_tags, words_of(known["mac"]["sum_of_sent"]))
+            totals = {name: added, mac: added_tags}
+            found = masks.unmask(totals, {name: bits, mac: 0}, known["round"], digests[site])
+            assert list(found) == [name]
             np.testing.assert_array_equal(found[name], total)
     else:
         np.testing.assert_array_equal(added, total)

@@ -21,7 +21,10 @@ def test_the_defaults_are_those_that_are_promised() -> None:
     assert (policy.weakest_privacy, policy.min_sites, policy.min_objects) == ("masked", 3, 20)
     assert (policy.min_foreign_columns, policy.min_classifiers, policy.min_cluster) == (4, 3, 5)
     assert (policy.consent, policy.below_minimum, policy.leave_behind) == ("auto", "exclude", False)
+    assert policy.shared_objects == "exclude"
     assert policy.randomise == 0.0
+    assert (policy.max_definitions, policy.max_smoothing, policy.max_restarts) == (1, 2.0, 20)
+    assert (policy.max_local_loops, policy.max_clusters) == (20, 100)
 
 
 def test_a_sample_says_every_key_and_means_the_defaults(tmp_path: Path) -> None:
@@ -72,6 +75,12 @@ def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytes
         ("min_objects", 0, "min_objects is a whole number of at least 1"),
         ("min_cluster", 0, "min_cluster is a whole number of at least 1"),
         ("max_rounds", 0, "max_rounds is a whole number of at least 1"),
+        ("max_definitions", 0, "max_definitions is a whole number of at least 1"),
+        ("max_restarts", 0, "max_restarts is a whole number of at least 1"),
+        ("max_local_loops", 0, "max_local_loops is a whole number of at least 1"),
+        ("max_clusters", 0, "max_clusters is a whole number of at least 1"),
+        ("max_smoothing", -1, "max_smoothing is a number of at least 0"),
+        ("max_smoothing", float("inf"), "max_smoothing is a number of at least 0"),
         ("min_foreign_columns", -1, "min_foreign_columns is a whole number of at least 0"),
         ("min_classifiers", -1, "min_classifiers is a whole number of at least 0"),
         ("min_objects", 2.5, "min_objects is a whole number, not a number"),
@@ -110,3 +119,34 @@ def test_a_job_that_breaks_a_rule_is_refused_by_its_name() -> None:
     policy.check_rounds(3)
     with pytest.raises(Refused, match="rule: max_rounds"):
         policy.check_rounds(4)
+
+
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
+@pytest.mark.parametrize(
+    ("rule", "most", "beyond"),
+    [
+        ("max_smoothing", {"smoothing": 2}, {"smoothing": 2.001}),
+        ("max_restarts", {"restarts": 20}, {"restarts": 21}),
+        ("max_local_loops", {"local_loops": 20}, {"local_loops": 21}),
+        ("max_clusters", {"clusters": 100}, {"clusters": 101}),
+        ("max_clusters", {"model": "bc3e", "classes": 100}, {"model": "bc3e", "classes": 101}),
+        (
+            "max_clusters",
+            {"model": "bc3e", "classes": tuple(range(100))},
+            {"model": "bc3e", "classes": tuple(range(101))},
+        ),
+    ],
+    ids=str,
+)
+def test_ceilings_are_what_an_operator_may_ask_for_at_most(
+    rule: str, most: dict[str, Any], beyond: dict[str, Any]
+) -> None:
+    def job(keys: dict[str, Any]) -> Job:
+        outcome = {} if "classes" in keys else {"clusters": 2}
+        return Job(**{"sites": ("east", "north", "south")} | outcome | keys)
+
+    Policy().check(job(most), "hub")
+    with pytest.raises(Refused) as refused:
+        Policy().check(job(beyond), "hub")
+    assert refused.value.rule == rule
+    Policy.permissive().check(job(beyond), "hub")

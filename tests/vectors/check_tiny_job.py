@@ -101,6 +101,13 @@ def value(word_: int, bits: int) -> float:
     return math.ldexp(word_, -bits)
 
 
+def disclosure_digest(job: Section) -> bytes:
+    """SHA-256 of what determines the totals of a job."""
+    keys = {key: entry for key, entry in job.items() if key not in ("name", "deadlines", "privacy")}
+    keys |= {"sites": sorted(job["sites"]), "tolerance": float(job["tolerance"]), "smoothing": float(job["smoothing"])}
+    return sha256(json.dumps(keys, sort_keys=True, separators=(",", ":")).encode())
+
+
 class Site:
     """One site of a bce job in `plain`: tasks in, words out."""
 
@@ -111,7 +118,7 @@ class Site:
         self.ids: list[str] = own["ids"]
         self.blocks, self.columns = own["blocks"], own["columns"]
         job_key = bytes.fromhex(whole["job_key"])
-        start_key = hkdf(bytes.fromhex(own["secret"]), b"ce start of a column with one holder", job["name"].encode())
+        start_key = hkdf(bytes.fromhex(own["secret"]), b"ce start of a column with one holder", disclosure_digest(job))
         self.keys = {c["name"]: job_key if len(c["holders"]) > 1 else start_key for c in self.columns}
         self.scales = self._scales(whole["sizes"])
         # Labels as positions among the column's tokens; None where missing.
@@ -526,7 +533,7 @@ def differences(whole: Section) -> list[str]:
     if sha256(whole["definition"].encode()).hex() != whole["job_digest"]:
         found.append("job_digest")
     first_secret = bytes.fromhex(whole["sites"][whole["roster"][0]]["secret"])
-    if hkdf(first_secret, b"ce job key", job["name"].encode()).hex() != whole["job_key"]:
+    if hkdf(first_secret, b"ce job key", disclosure_digest(job)).hex() != whole["job_key"]:
         found.append("job_key")
     for name in whole["roster"]:
         found += _differences_of_a_site(name, job, whole)

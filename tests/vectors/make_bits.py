@@ -36,7 +36,10 @@ CLASSES = ("high", "low", "middle")
 SECRETS = {site: hashlib.sha256(b"secret of " + site.encode()).digest() for site in SITES}
 OBJECTS, COLUMNS, CLASSIFIERS, K = 36, 6, 3, 3
 #: Every number of the policy that would leave something out of such small jobs.
-POLICY = 'weakest_privacy = "plain"\nmin_sites = 1\nmin_objects = 1\nmin_foreign_columns = 0\nmin_classifiers = 0\n'
+POLICY = (
+    'weakest_privacy = "plain"\nmin_sites = 1\nmin_objects = 1\nmin_foreign_columns = 0\nmin_classifiers = 0\n'
+    'shared_objects = "totals"\n'
+)
 
 
 def _random(*about: object) -> int:

@@ -101,7 +101,13 @@ CONTEXT = (JOB_DIGEST, number(EPOCH), joined(*(site.encode() for site in SITES))
 SECRETS = {site: sha256(b"secret of " + site.encode()) for site in SITES}
 PRIVATE_KEYS = {site: sha256(b"ephemeral key of " + site.encode()) for site in SITES}
 PUBLIC_KEYS = {site: X25519PrivateKey.from_private_bytes(own).public_key() for site, own in PRIVATE_KEYS.items()}
-JOB_KEY = hkdf(SECRETS["east"], b"ce job key", JOB.encode())
+DISCLOSED = (
+    b'{"classes":null,"clusters":2,"local_loops":1,"max_iterations":300,"model":"bce","on_dropout":"wait","posterior":'
+    b'"joint","restarts":5,"schedule":"joint","seed":0,"sites":["east","north","south"],"smoothing":1.0,"start":"votes",'
+    b'"tolerance":1e-06}'
+)
+DISCLOSURE_DIGEST = sha256(DISCLOSED)
+JOB_KEY = hkdf(SECRETS["east"], b"ce job key", DISCLOSURE_DIGEST)
 IDS = ("0", "customer 17", "Müller", "\u00e9t\u00e9", "日本")
 CATEGORIES: dict[str, tuple[int | str, ...]] = {"age": ("old", "young", "ältlich"), "visits": (1, 2), "rank": (-1, 7)}
 
@@ -231,9 +237,13 @@ def pair_keys() -> Section:
 
 def job_keys() -> Section:
     return {
-        "what": "The job key, made by the first site by name: HKDF(its secret; 'ce job key', name of the job).",
+        "what": "The disclosure definition of a job: its definition without name, deadlines and privacy, sites sorted, "
+        "tolerance and smoothing with a fraction. The job key, made by the first site by name: HKDF(its secret; "
+        "'ce job key', SHA-256 of the disclosure definition).",
+        "definition": '{"name":"demo","privacy":"blind","clusters":2,"sites":["south","east","north"],"smoothing":1}',
+        "disclosure_definition": DISCLOSED.decode(),
+        "disclosure_digest": DISCLOSURE_DIGEST.hex(),
         "secret": SECRETS["east"].hex(),
-        "job": JOB,
         "job_key": JOB_KEY.hex(),
     }
 
@@ -308,7 +318,7 @@ def drawn(key: bytes, column: str, tokens: Sequence[str], starts: int, k: int) -
 
 def starts() -> Section:
     secret, starts_, k = SECRETS["north"], 2, 3
-    own_key = hkdf(secret, b"ce start of a column with one holder", JOB.encode())
+    own_key = hkdf(secret, b"ce start of a column with one holder", DISCLOSURE_DIGEST)
     columns = []
     for column, key, shared in (("age", JOB_KEY, True), ("rank", own_key, False)):
         tokens = sorted(token(column, category) for category in CATEGORIES[column])
@@ -330,9 +340,10 @@ def starts() -> Section:
         "start in "
         "decimal, column, 'str TOKEN')), k for each start and category. Entry (start, h, category) of beta is "
         "-ln(((word >> 11) + 0.5) / 2^53), divided by the sum of its row. The key is the job key for a column of "
-        "several holders, else HKDF(the holder's secret; 'ce start of a column with one holder', name of the job).",
+        "several holders, else HKDF(the holder's secret; 'ce start of a column with one holder', SHA-256 of the "
+        "disclosure definition).",
         "secret": secret.hex(),
-        "job": JOB,
+        "disclosure_digest": DISCLOSURE_DIGEST.hex(),
         "job_key": JOB_KEY.hex(),
         "starts": starts_,
         "k": k,
@@ -601,7 +612,7 @@ ARRAYS: tuple[tuple[str, tuple[int, ...], int, tuple[str, ...], tuple[tuple[int,
         (
             tuple((i + 1) << 50 for i in range(6)),
             tuple(-i * 12345678901 for i in range(6)),
-            (2**63 - 1, 0, -(2**63), 0, 1, 7),
+            (2**63 - 1 - 2**50, 0, -(2**63), 0, 1, 7),
         ),
     ),
     (
@@ -626,7 +637,7 @@ def identity_of(name: str, members: Sequence[str]) -> bytes:
             over += [column.encode(), joined(*(own.encode() for own in tokens))]
         return identity(kind, members, *over)
     objects = objects_digest(int(name.split("/")[1]))
-    return identity(kind, members, objects, *([b"rank"] if "claims" in name else []))
+    return identity(kind, members, objects, *([b"rank"] if name.count("/") == 3 else []))
 
 
 def objects_digest(block: int) -> bytes:
@@ -830,6 +841,60 @@ def masked_words(site: str, members: Sequence[str], contexts: dict[str, bytes], 
     return found
 
 
+def set_masked(members: Sequence[str], context: bytes, sent: dict[str, list[int]]) -> None:
+    """The first contributor adds the stream that all of them share."""
+    first = sent[members[0]]
+    mask = stream_words(hkdf(SET_KEYS[tuple(members)], b"ce set mask 1", context), len(first))
+    sent[members[0]] = [signed(a + b) for a, b in zip(first, mask, strict=True)]
+
+
+P = 2**89 - 1
+
+
+def tag_words(value: int) -> list[int]:
+    return [value >> 30 * at & 2**30 - 1 for at in range(3)]
+
+
+def macs(name: str, shape: Sequence[int], bits: int, members: Sequence[str], plain: Sequence[Sequence[int]]) -> Section:
+    """The tags that travel with the words of one array."""
+    kind, number, *rest = name.split("/")
+    mac = {"global": "global/mac"}.get(kind, f"{kind}/{number}/mac")
+    if rest[:1] == ["claims"]:
+        mac += f"/{rest[1]}"
+    own = context_of(name, shape, bits, members, blind_view_digest(own_scopes(name)))
+    coefficients = [
+        word % 2**64 for word in stream_words(hkdf(SET_KEYS[tuple(members)], b"ce mac 1", own), len(plain[0]))
+    ]
+    tags, shares, sent = {}, {}, {}
+    for site, words in zip(members, plain, strict=True):
+        tags[site] = sum(c * w for c, w in zip(coefficients, words, strict=True)) % P
+        contexts = {
+            peer: context_of(mac, (3,), 0, members, blind_view_digest(pair_scopes(name, site, peer)))
+            for peer in members
+            if peer != site
+        }
+        shares[site] = 0
+        for peer, context in contexts.items():
+            drawn = hkdf(mask_key(site, peer, common_blocks(site, peer)), b"ce mac share 1", context)
+            shares[site] += int.from_bytes(drawn, "big") * (1 if site < peer else -1)
+        shares[site] %= P
+        sent[site] = masked_words(site, members, contexts, tag_words((tags[site] + shares[site]) % P))
+    assert sum(shares.values()) % P == 0
+    set_masked(members, context_of(mac, (3,), 0, members, blind_view_digest(own_scopes(name))), sent)
+    total = [sum(words) for words in zip(*plain, strict=True)]
+    tag = sum(c * w for c, w in zip(coefficients, total, strict=True)) % P
+    assert tag == sum(tags.values()) % P
+    return {
+        "name": mac,
+        "first_coefficients": [str(c) for c in coefficients[:2]],
+        "tags": {site: str(value) for site, value in tags.items()},
+        "shares_of_zero": {site: str(value) for site, value in shares.items()},
+        "sent": {site: texts(words) for site, words in sent.items()},
+        "sum_of_sent": texts([signed(sum(words)) for words in zip(*sent.values(), strict=True)]),
+        "tag_of_total": str(tag),
+    }
+
+
 def masked_totals() -> Section:
     task, cases = a_task(), []
     digests = {"masked": lambda scopes: view_digest(task, scopes), "blind": blind_view_digest}
@@ -845,10 +910,7 @@ def masked_totals() -> Section:
                 }
                 sent[site] = masked_words(site, members, contexts, own)
             if mode == "blind":
-                context = context_of(name, shape, bits, members, digest(own_scopes(name)))
-                key = hkdf(SET_KEYS[members], b"ce set mask 1", context)
-                mask = stream_words(key, len(total))
-                sent[members[0]] = [signed(a + b) for a, b in zip(sent[members[0]], mask, strict=True)]
+                set_masked(members, context_of(name, shape, bits, members, digest(own_scopes(name))), sent)
             added = [signed(sum(own)) for own in zip(*sent.values(), strict=True)]
             assert mode == "blind" or added == total
             cases.append(
@@ -862,6 +924,7 @@ def masked_totals() -> Section:
                     "sent": {site: texts(own) for site, own in sent.items()},
                     "sum_of_sent": texts(added),
                     "total": texts(total),
+                    **({"mac": macs(name, shape, bits, members, plain)} if mode == "blind" else {}),
                 }
             )
     return {
@@ -870,7 +933,12 @@ def masked_totals() -> Section:
         "sent is the total. Blind: the first contributor by name adds the stream of the set besides, and the total is "
         "the sum of what is sent minus the stream of the set. Attempt, blocks and columns are those of mask_contexts, "
         "keys of pairs those of mask_keys; view digests those of view_digests in masked, and of view_digests_in_blind "
-        "in blind.",
+        "in blind. There each array (or all arrays of a scope and round together, whose tags are added) travels with "
+        "its mac. The coefficients c are the words, without sign, of the stream with the key HKDF(set key; 'ce mac 1', "
+        "mask context of the array); the tag of words w is the sum of c w modulo P = 2^89 - 1. With each contributor "
+        "after it by name a site adds HKDF(mask key of the pair; 'ce mac share 1', mask context of the mac), a "
+        "big-endian number, with each before it it subtracts it, modulo P; the result is sent as three words of 30 "
+        "bits, least first, masked as other words are, with no fraction bits.",
         "task": task,
         "set_keys": [{"sites": list(sites), "key": key.hex()} for sites, key in SET_KEYS.items()],
         "cases": cases,

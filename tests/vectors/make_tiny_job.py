@@ -63,11 +63,11 @@ LABELS: dict[str, dict[str, Any]] = {
         "columns": {"shape": ["y", "y", "x"], "visits": [None, 2, 2]},
     },
 }
-SECRETS = {site: hashlib.sha256(f"tiny job 248 {site}".encode()).digest() for site in SITES}
+SECRETS = {site: hashlib.sha256(f"tiny job 1 {site}".encode()).digest() for site in SITES}
 PRIVATE_KEYS = {site: hashlib.sha256(f"ephemeral key of {site}".encode()).digest() for site in SITES}
 JOB = Job(name="tiny", clusters=2, restarts=2, sites=SITES, local_loops=2, max_iterations=75)
 ATTEMPT = Attempt(JOB.name, JOB.definition(), 1, SITES)
-JOB_KEY = job_key(SECRETS[SITES[0]], JOB.name)
+JOB_KEY = job_key(SECRETS[SITES[0]], JOB.disclosure_digest)
 
 #: By site: the tasks and the answers of one round.
 Round = tuple[dict[str, Task], dict[str, Answer]]
@@ -99,7 +99,7 @@ def play() -> tuple[list[Round], Run]:
 
     held = tables()
     model, _ = model_of(JOB, list(held.values()))
-    starts = {site: SecretStarts.of(SECRETS[site], JOB_KEY, JOB.name) for site in SITES}
+    starts = {site: SecretStarts.of(SECRETS[site], JOB_KEY, JOB.disclosure_digest) for site in SITES}
     finished = run(model, held, starts, job_key=JOB_KEY, privacy="plain", transport_to=recording)
     return rounds, finished
 

@@ -1,7 +1,8 @@
 """One site's part in one attempt at a job: messages in, frames out. No socket, no clock; a message may take minutes.
 
 Every message may be sent again after a broken stream, and is then answered as before. Any error ends the attempt here
-with one `Refusal`; every later message is answered by the same one. The phases: `setup`, `admission`, `rounds`.
+with one `Refusal`; every later message is answered by the same one. Once masked words have left, that says nothing
+about the error (`refusal`). The phases: `setup`, `admission`, `rounds`.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from ce.cancellation import ComputationCancelled
 from ce.errors import CeError, JobFailed, MessageError
 from ce.protocol.attempt import Attempt
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array, Task
 from ce.transport.array_chunks import Collector
+from ce.transport.enrolment_codec import exclusion_messages
 from ce.transport.frames import LARGEST_MESSAGE, TaskReader, answer_frames
 from ce_client.attempt.admission import Admission, TooFewLabels
 from ce_client.attempt.recorder import AttemptRecorder
-from ce_client.attempt.refusal import refusal_frame
+from ce_client.attempt.refusal import refusal_frame, uniform_refusal_frame
 from ce_client.attempt.rounds import SiteRounds, results_of
 from ce_client.attempt.setup import AttemptSetup, PreparedAttempt, check_offer
 from ce_client.daemon.site_files import SiteFiles
@@ -34,6 +38,7 @@ class SiteAttempt:
     def __init__(self, offer: pb.Offer, coordinator: str, site_files: SiteFiles, ledger: Ledger) -> None:
         self.attempt = Attempt(offer.job, bytes(offer.definition), offer.epoch, tuple(offer.roster))
         self.refusal: CeError | None = None
+        self._masked_words_left = False  # in this attempt, or in the one whose checkpoint it goes on from
         self._coordinator = coordinator
         self._site_files = site_files
         self._ledger = ledger
@@ -41,7 +46,7 @@ class SiteAttempt:
         self._setup: AttemptSetup | None = None
         self._admission: Admission | None = None
         self._rounds: SiteRounds | None = None
-        self._alignment_reader: tuple[pb.Alignment, Collector] | None = None
+        self._reader: tuple[pb.Letters | pb.Alignment, Collector] | None = None  # of what is not complete yet
         self._task_reader: TaskReader | None = None
 
     @property
@@ -73,9 +78,9 @@ class SiteAttempt:
         return self._rounds is not None and self._rounds.finished
 
     @property
-    def light(self) -> bool:
-        """True if the next message takes about a millisecond, so that it needs no thread."""
-        return self._rounds is not None and self._rounds.light
+    def participation(self) -> dict[str, str | int]:
+        """How many objects of this site take part, of how many, and the rules that left out others; {}: not known."""
+        return {} if self._rounds is None else self._rounds.participation
 
     @property
     def checkpoint_round(self) -> int:
@@ -88,10 +93,15 @@ class SiteAttempt:
         return 0 if self._rounds is None else self._rounds.failed_checkpoints
 
     def receive(self, kind: str, message: Any) -> Frames:
-        """Handle one message. The work is done when this returns; frames are made as they are taken."""
+        """Handle one message. The work is done when this returns; frames are made as they are taken.
+
+        Raises ComputationCancelled if the attempt has ended meanwhile: then it must not be used any more.
+        """
         if self.refusal is None:
             try:
                 return self._handle(kind, message)
+            except ComputationCancelled:
+                raise
             except CeError as error:
                 self.refusal = error
             except MemoryError:
@@ -100,12 +110,13 @@ class SiteAttempt:
                 self.refusal = JobFailed("an unexpected error at this site; its log says more")
                 self.refusal.__cause__ = error
             self.close()
-        privacy = "" if self._setup is None else self._setup.privacy
-        return iter((refusal_frame(self.attempt, self.refusal, privacy),))
+        if self._masked_words_left:
+            return iter((uniform_refusal_frame(self.attempt),))
+        return iter((refusal_frame(self.attempt, self.refusal),))
 
     def disconnected(self) -> None:
         """The stream has ended. A message that was received in part will be sent again from its beginning."""
-        self._alignment_reader = None
+        self._reader = None
         self._task_reader = None
 
     def close(self) -> None:
@@ -129,18 +140,20 @@ class SiteAttempt:
                 return self._take_peers(message)
             case "encrypted_key":
                 return self._enrol(self._begun_setup().open_key(message))
-            case "alignment":
+            case "introduction":
+                return self._introduce(message)
+            case "letters" | "alignment":
                 collector = Collector(self._site_files.settings.largest_message, LARGEST_MESSAGE)
-                self._alignment_reader = (message, collector)
-                return self._read_alignment(*self._alignment_reader, message.chunks)
+                self._reader = (message, collector)
+                return self._read(*self._reader, message.chunks)
             case "reconsider":
                 return self._admit(self._admission) if self._admission and self.waits_for_consent else iter(())
             case "task":
                 largest = self._site_files.settings.largest_message
                 self._task_reader = TaskReader(message, self.attempt.job_digest, largest)
                 return self._read_task(self._task_reader, message.chunks)
-            case "more" if self._alignment_reader is not None:
-                return self._read_alignment(*self._alignment_reader, message.chunks)
+            case "more" if self._reader is not None:
+                return self._read(*self._reader, message.chunks)
             case "more" if self._task_reader is not None:
                 return self._read_task(self._task_reader, message.chunks)
             case _:
@@ -153,7 +166,7 @@ class SiteAttempt:
             return "offer"
         if self._admission is None:
             return "peers or encrypted_key"
-        return "alignment" if self._rounds is None else "task"
+        return "introduction, letters or alignment" if self._rounds is None else "task"
 
     # Setup.
 
@@ -185,23 +198,35 @@ class SiteAttempt:
             self._admission = Admission(prepared, self._site_files, self._recorder)
         return self._admission.enrolment_frames()
 
-    def _read_alignment(self, message: pb.Alignment, collector: Collector, chunks: arrays_pb2.ArrayChunks) -> Frames:
+    def _introduce(self, message: pb.Introduction) -> Frames:
+        admission = self._enrolled_admission("introduction")
+        begun = self._rounds is not None and self._rounds.committed
+        again = message.revision == admission.revision
+        frames = admission.introduce(message, begun=begun)
+        if not again:  # of the alignment that it replaces counts have left at most
+            self._end_rounds()
+        return frames
+
+    def _read(self, message: pb.Letters | pb.Alignment, collector: Collector, chunks: arrays_pb2.ArrayChunks) -> Frames:
         if not collector.feed(chunks):
             return iter(())
-        self._alignment_reader = None
+        self._reader = None
+        if isinstance(message, pb.Letters):
+            return self._enrolled_admission("letters").take_letters(message, collector.arrays)
         return self._align(message, collector.arrays)
 
+    def _enrolled_admission(self, kind: str) -> Admission:
+        if self._admission is None:
+            raise MessageError(f"{kind}: comes before the enrolment")
+        return self._admission
+
     def _align(self, message: pb.Alignment, arrays: dict[str, Array]) -> Frames:
-        admission = self._admission
-        if admission is None:
-            raise MessageError("alignment: comes before the enrolment")
+        admission = self._enrolled_admission("alignment")
         if admission.is_answered(message):
             if admission.has_excluded:
                 return admission.enrolment_frames()
             return iter(()) if self._rounds is None else self._ready(admission, self._rounds)
-        begun = self._rounds is not None and self._rounds.committed
-        checked = admission.check(message, arrays, begun=begun)
-        self._end_rounds()
+        checked = admission.check(message, arrays)
         return self._admit(admission) if checked.findings.clean else admission.exclude(checked.findings)
 
     def _admit(self, admission: Admission) -> Frames:
@@ -215,6 +240,7 @@ class SiteAttempt:
     def _ready(self, admission: Admission, rounds: SiteRounds) -> Frames:
         checkpoints = [pb.Checkpoint(origin=known.origin, round=known.round) for known in rounds.checkpoint_ids]
         ready = pb.Ready(job=self.job, epoch=self.epoch, revision=admission.revision, checkpoints=checkpoints)
+        ready.excluded.extend(exclusion_messages(admission.exclusion_counts))
         return iter((pb.SiteFrame(ready=ready),))
 
     # Rounds.
@@ -232,11 +258,14 @@ class SiteAttempt:
             raise MessageError(f"task: comes before the alignment, in round {task.round}")
         if rounds is None:
             return admission.enrolment_frames()  # again, after a broken stream
+        masks = self._begun_setup().privacy != "plain"
+        self._masked_words_left |= masks and task.resume > 0
         try:
             answer = rounds.answer(task, digest)
         except TooFewLabels as found:
             self._end_rounds()
             return admission.exclude(found.findings)
+        self._masked_words_left |= masks and any(ArrayName(name).kind != "box" for name in answer.arrays)
         return answer_frames(self.job, self.epoch, answer, digest)
 
     def _end_rounds(self) -> None:

@@ -1,47 +1,61 @@
 """Checks an alignment against what the sites themselves have signed.
 
-A site believes nothing here that it can check: that every site enrolled what is shown of it, which sites hold each of
-its columns, how many columns and objects there can be. What it cannot check, which of its objects others hold too, its
-masks are bound to: if two sites are sent inconsistent alignments, their masks do not cancel.
+A site believes nothing here that it can check: which sites hold each of its columns and which categories take part,
+how many columns and objects there can be, and which of its objects each other site has enrolled, as far as the two have
+compared them. Whatever is left, its masks are bound to: if two sites are sent inconsistent alignments, their masks do
+not cancel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from ce.errors import MessageError
+from ce.errors import MessageError, Refused
+from ce.protocol.keys.letters import Overlap
 from ce.protocol.messages.array_names import rows_array
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary
-from ce.protocol.topology.site_view import Block, Kind, SiteView, TopologyColumn
+from ce.protocol.topology.site_view import Block, Categories, Kind, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows
 from ce.steps.model import Sizes
 from ce.transport.alignment_codec import AlignmentHeader
 
 Summaries = Mapping[str, EnrolmentSummary]
 
+#: The rule that an alignment breaks that is not what the sites have found between them.
+OVERLAP = "overlap of sites"
 
-def private_objects(summaries: Summaries, site: str, view: SiteView) -> dict[str, int]:
+
+def private_objects(header: AlignmentHeader, summaries: Summaries, site: str, view: SiteView) -> dict[str, int]:
     """How many objects each site holds alone, as the coordinator says; this site's number is known here."""
-    sent = {name: summary.private_objects for name, summary in summaries.items()}
+    if len(header.private_objects) != len(summaries):
+        raise MessageError("alignment: private_objects are not those of all sites")
+    sent = dict(zip(summaries, header.private_objects, strict=True))
     mine = sum(block.size for block in view.blocks.values() if not block.shared)
-    if sent[site] != mine or any(summary.private_objects > summary.objects for summary in summaries.values()):
-        raise MessageError("enrolments: private_objects are not those of the blocks")
+    if sent[site] != mine or any(sent[name] > summary.objects for name, summary in summaries.items()):
+        raise MessageError("alignment: private_objects are not those of the blocks")
     return sent
 
 
-def checked_view(header: AlignmentHeader, site: str, enrolment: Enrolment, summaries: Summaries) -> SiteView:
-    """This site's part of the topology."""
+def checked_view(
+    header: AlignmentHeader,
+    site: str,
+    enrolment: Enrolment,
+    summaries: Summaries,
+    vocabularies: Mapping[str, Categories],
+) -> SiteView:
+    """This site's part of the topology. `vocabularies`: what the holders of its shared clusterings have agreed on."""
     blocks = _checked_blocks(header, site, summaries)
-    columns = _checked_columns(header, enrolment, summaries)
+    columns = _checked_columns(header, enrolment, summaries, vocabularies)
     shared = {block.members for block in blocks.values() if block.shared}
     if not header.needs_two_exchanges and any(
         c.shared and c.kind == "clustering" and set(c.holders) & set(members) for c in columns for members in shared
     ):
         raise MessageError("alignment: needs_two_exchanges is not what this site's own blocks and columns say")
-    _check_sizes(header.sizes, summaries)
+    _check_sizes(header.sizes, summaries, columns)
     flags = (header.needs_two_exchanges, header.shared_by_all)
     return SiteView(tuple(summaries), header.sizes, blocks, columns, *flags)
 
@@ -64,6 +78,27 @@ def checked_rows(arrays: Mapping[str, Array], view: SiteView, objects: int) -> d
     return rows
 
 
+def check_overlaps(overlaps: Mapping[str, Overlap], view: SiteView, rows: Mapping[int, Rows]) -> None:
+    """That the alignment says of each other site what the two have found: which of this site's objects it has enrolled.
+
+    Raises Refused, naming that site, for any difference.
+    """
+    objects = sum(len(positions) for positions in rows.values())
+    for peer, overlap in overlaps.items():
+        said = np.zeros(objects, dtype=bool)
+        for index, block in view.blocks.items():
+            if peer in block.members:
+                said[rows[index]] = True
+        wrong = int((said[overlap.compared] != overlap.common).sum())
+        if wrong:
+            raise Refused(
+                OVERLAP,
+                f"of {wrong:,} of {len(overlap.compared):,} objects the coordinator says something else about whether "
+                f"{peer} has enrolled them than {peer} and this site have found between them: the coordinator, or "
+                f"{peer}, does not say the truth",
+            )
+
+
 def _checked_blocks(header: AlignmentHeader, site: str, summaries: Summaries) -> dict[int, Block]:
     blocks: dict[int, Block] = {}
     for block in header.blocks:
@@ -80,41 +115,46 @@ def _checked_blocks(header: AlignmentHeader, site: str, summaries: Summaries) ->
     return blocks
 
 
-def _checked_columns(header: AlignmentHeader, enrolment: Enrolment, summaries: Summaries) -> tuple[TopologyColumn, ...]:
+def _checked_columns(
+    header: AlignmentHeader, enrolment: Enrolment, summaries: Summaries, vocabularies: Mapping[str, Categories]
+) -> tuple[TopologyColumn, ...]:
+    """The columns of this site, with their categories."""
     claims = {claim.name: claim for claim in enrolment.columns}
-    known = {site: {column.name: column for column in summary.columns} for site, summary in summaries.items()}
-    for column in header.columns:
+    found = []
+    for column, count in zip(header.columns, header.category_counts, strict=True):
         claim = claims.get(column.name)
         if claim is None or claim.kind != column.kind:
             raise MessageError("alignment: a column that this site did not enrol")
-        holders = tuple(site for site in sorted(summaries) if column.name in known[site])
+        holders = tuple(site for site, summary in summaries.items() if column.name in summary.kinds)
         if column.holders != holders:
             raise MessageError("alignment: holders of a column are not the sites that have enrolled it")
-        counts = [known[site][column.name].categories for site in holders]
-        categories = set(column.categories)
-        if len(categories) < len(column.categories) or not set(map(str, claim.categories)) <= categories:
-            raise MessageError("alignment: categories of a column lack one that this site enrolled")
-        if not max(counts) <= len(categories) <= sum(counts):
-            raise MessageError("alignment: categories of a column are not those that its holders have enrolled")
+        categories = claim.categories if len(holders) == 1 else vocabularies.get(column.name, ())
+        if count != len(categories):
+            raise MessageError("alignment: a column has another number of categories than its holders have agreed on")
+        found.append(replace(column, categories=categories))
     if sorted(column.name for column in header.columns) != sorted(claims):
         raise MessageError("alignment: not all columns of this site, each once")
     if len({column.index for column in header.columns}) < len(header.columns):
         raise MessageError("alignment: two columns have one number")
-    return header.columns
+    return tuple(found)
 
 
-def _check_sizes(sizes: Sizes, summaries: Summaries) -> None:
+def _check_sizes(sizes: Sizes, summaries: Summaries, columns: tuple[TopologyColumn, ...]) -> None:
     counts: dict[str, list[int]] = {}
     for summary in summaries.values():
         for column in summary.columns:
             if column.kind == "clustering":
                 counts.setdefault(column.name, []).append(column.categories)
+    known = {column.name: len(column.categories) for column in columns}
+    # Of columns with one holder all categories take part, of others' shared ones none to all.
+    least = {name: known.get(name, found[0] if len(found) == 1 else 0) for name, found in counts.items()}
+    most = {name: known.get(name, sum(found)) for name, found in counts.items()}
     objects = [summary.objects for summary in summaries.values()]
     fits = (
         max(objects) <= sizes.objects <= sum(objects)
         and sizes.clusterings == len(counts)
         and sizes.classifiers == len(_names(summaries.values(), "classifier"))
-        and sum(map(max, counts.values())) <= sizes.categories <= sum(map(sum, counts.values()))
+        and sum(least.values()) <= sizes.categories <= sum(most.values())
     )
     if not fits:
         raise MessageError("alignment: sizes are not those of what the sites have enrolled")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName
-from ce.protocol.messages.steps import Step, expected_arrays, first_step
+from ce.protocol.messages.steps import Step, expected_arrays, first_step, with_macs
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
 from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
 from ce_client.attempt.setup import OfferedJob
+from ce_client.state.disclosures import Budget
 from ce_client.state.previews import Excluded, Preview, PreviewArray
 
 #: Iterations whose arrays are listed: no schedule has a longer period.
@@ -22,6 +24,7 @@ def preview(
     findings: Findings,
     excluded: tuple[Exclusion, ...],
     epsilons: Mapping[str, float],
+    budget: Budget,
     waits: bool,
 ) -> Preview:
     """The preview of an alignment that breaks no rule. `waits`: the job waits for consent."""
@@ -40,17 +43,38 @@ def preview(
         randomise=policy.randomise,
         epsilon=dict(epsilons),
         waits_for_consent=waits,
+        warnings=tuple(_warnings(view)),
+        definition=json.loads(job.definition()),
+        budget=budget,
     )
+
+
+def _warnings(view: SiteView) -> Iterator[str]:
+    """What the policy allows and a person should know."""
+    shared = sum(block.size for block in view.blocks.values() if block.shared)
+    if shared:
+        yield (
+            f'totals of {shared:,} objects that several sites hold would be opened (shared_objects = "totals"); labels '
+            "can be read from such totals: ce audit found up to ARI 1.0 on such layouts; see docs/threat-model.md"
+        )
 
 
 def _excluded(exclusion: Exclusion) -> Excluded:
     return Excluded(
-        what=f"column {', '.join(exclusion.columns)}" if exclusion.columns else "objects that several sites hold",
+        what=_what(exclusion),
         objects=exclusion.objects,
         rule=exclusion.rule,
         required=exclusion.required,
         found=exclusion.found,
     )
+
+
+def _what(exclusion: Exclusion) -> str:
+    if exclusion.columns:
+        return f"column {', '.join(exclusion.columns)}"
+    if exclusion.labels:
+        return f"{exclusion.labels:,} labels of categories that too few sites have"
+    return "objects that several sites hold"
 
 
 def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iterator[PreviewArray]:
@@ -65,26 +89,26 @@ def _arrays(model: Model, view: SiteView, findings: Findings, mode: str) -> Iter
 
 def _all(model: Model, view: SiteView, mode: str) -> Iterator[tuple[Step, ArrayName, tuple[int, ...]]]:
     """Step, name and shape of every array that any step asks for."""
-    yield from _of_step("open", model, view)
+    yield from _of_step("open", model, view, mode)
     stage: Model | None = model
     while stage is not None:
         first = first_step(stage, view)
         steps: tuple[Step, ...] = (first,) if first == "sums" else (first, "columns")
         for step in steps:
             for iteration in range(1, min(stage.max_iter + 1, _ITERATIONS) + 1):
-                yield from _of_step(step, stage, view, iteration)
+                yield from _of_step(step, stage, view, mode, iteration)
         stage = stage.next_stage()
     if model.uses_votes:
-        yield from _of_step("clusterings_only", model, view)
+        yield from _of_step("clusterings_only", model, view, mode)
     if mode != "blind":
-        yield from _of_step("finish", model, view)
+        yield from _of_step("finish", model, view, mode)
 
 
 def _of_step(
-    step: Step, model: Model, view: SiteView, iteration: int = 0
+    step: Step, model: Model, view: SiteView, mode: str, iteration: int = 0
 ) -> Iterator[tuple[Step, ArrayName, tuple[int, ...]]]:
     arrays = expected_arrays(step, view, model, model.scales(view.sizes), model.n_starts, iteration)
-    for name, spec in arrays.items():
+    for name, spec in (with_macs(arrays) if mode == "blind" else arrays).items():
         yield step, name, spec.shape
 
 

@@ -5,6 +5,7 @@ Everything is written before the frame that it is about can be sent.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,11 +15,13 @@ from ce.identity.certificates import sign
 from ce.labels import LabelTable
 from ce.labels.randomised import epsilons
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
+from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.enrolment import Enrolment
 from ce_client.attempt.setup import OfferedJob
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.disclosures import Budget, Disclosure, Disclosures
 from ce_client.state.ledger import PURPOSE, Ledger
 from ce_client.state.rosters import Rosters
 
@@ -53,11 +56,29 @@ class AttemptRecorder:
         contributors = {"pseudonyms": attempt.roster}
         self._ledger.record(attempt.job, attempt.epoch, 0, {"pseudonyms": tokens}, "pseudonyms", contributors, columns)
 
+    def letters(self, stage: int, boxes: Mapping[str, Array]) -> None:
+        """Letters to the other sites are about to be sent; `boxes` by receiver."""
+        attempt = self._offered.attempt
+        arrays: dict[str, Array] = {ArrayName.of_box(site): box for site, box in boxes.items()}
+        receivers: dict[str, tuple[str, ...]] = {ArrayName.of_box(site): (site,) for site in boxes}
+        if arrays:
+            notes = [f"letters of stage {stage}"]
+            self._ledger.record(attempt.job, attempt.epoch, 0, arrays, "encrypted", receivers, notes)
+
     def use_of_labels(self) -> None:
         """The labels are about to be contributed under this roster. Raises Refused if another job forbids that."""
         attempt, settings = self._offered.attempt, self._site_files.settings
         rosters = Rosters(settings.state)
         rosters.remember(settings.labels.file, self._offered.labels_digest, attempt.roster, attempt.job, self._ledger)
+
+    def budget(self, disclosure: Disclosure) -> Budget:
+        """What the totals that would be opened take of the definitions that the policy allows."""
+        return Disclosures(self._site_files.settings.state).budget(disclosure, self._offered.policy.max_definitions)
+
+    def disclosure(self, disclosure: Disclosure) -> None:
+        """Totals are about to be opened. Raises Refused if the policy allows no further definition."""
+        disclosures, most = Disclosures(self._site_files.settings.state), self._offered.policy.max_definitions
+        disclosures.record(self._offered.attempt.job, disclosure, most, self._ledger)
 
     def next_round(self) -> None:
         """Count a round. Raises Refused if the policy allows no further one."""
@@ -105,5 +126,6 @@ class AttemptRecorder:
             self._offered.job.privacy,
             randomise,
             epsilons(labels, randomise),
+            json.loads(self._offered.job.definition()),
         )
         self._in_ledger = True

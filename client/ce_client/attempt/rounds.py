@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ce.cancellation import check_cancelled
 from ce.consensus_file import as_it_is, as_text, consensus_labels
 from ce.errors import MessageError
 from ce.protocol.engine.site import Site
@@ -31,9 +32,6 @@ from ce_client.state.results import Results
 
 log = logging.getLogger("ce_client")
 
-#: A task over at most this many cells times starts times clusters takes about a millisecond.
-LIGHT_CELLS = 50_000
-
 
 def results_of(settings: ClientSettings) -> Results:
     """The result directory of a site, written as its settings say."""
@@ -48,24 +46,30 @@ class SiteRounds:
         offered, key = prepared.offered, prepared.job_key
         settings = site_files.settings
         self.finished = False
+        self.participation: dict[str, str | int] = {
+            "objects": prepared.labels.n_objects,
+            "objects_in_fit": enrolled.labels.n_objects,
+        }
+        if aligned.excluded:
+            self.participation["rules"] = ", ".join(dict.fromkeys(one.rule for one in aligned.excluded))
         self.checkpoint_round = 0  # the last round with a checkpoint; 0: none
         self.failed_checkpoints = 0
         self._offered = offered
-        self._excluded = enrolled.excluded
+        self._excluded = aligned.excluded
         self._view = aligned.view
         self._recorder = recorder
         self._results = results_of(settings)
         self._checkpoints = site_files.checkpoints
         self._checkpoint_context = aligned.checkpoint_context
         self._all_labels = with_tokens(prepared.labels, key)
-        self._labels = with_tokens(enrolled.labels, key)  # of the objects and columns that take part
+        self._labels = with_tokens(aligned.labels, key)  # that take part
         self._engine = Site(
             settings.name,
             self._labels,
             aligned.view,
             aligned.rows,
             offered.model,
-            SecretStarts.of(site_files.secret, key, offered.attempt.job),
+            SecretStarts.of(site_files.secret, key, offered.job.disclosure_digest),
             classes=offered.classes,
             threads=settings.threads,
             on_counts=aligned.check_counts,
@@ -91,12 +95,6 @@ class SiteRounds:
     def committed(self) -> bool:
         """True once more than counts was answered."""
         return self._committed
-
-    @property
-    def light(self) -> bool:
-        """True if a task takes about a millisecond: less than it costs to pass it to a thread under load."""
-        model = self._offered.model
-        return self._labels.n_objects * len(self._labels.columns) * model.n_starts * model.k <= LIGHT_CELLS
 
     @property
     def checkpoint_ids(self) -> list[CheckpointId]:
@@ -159,6 +157,7 @@ class SiteRounds:
 
     def _recorded(self, answer: Answer) -> Answer:
         """The answer with the head of the ledger after it was recorded there."""
+        check_cancelled()  # nothing of an attempt that has ended is recorded
         names = [ArrayName(name) for name in answer.arrays]
         contributors = {name: name.contributors(self._view) for name in names}
         mode = self._offered.job.privacy
@@ -182,9 +181,15 @@ class SiteRounds:
             "epoch": offered.attempt.epoch,
             "rounds": task.round,
             "objects": labels.n_objects,
+            "objects_in_fit": self._labels.n_objects,
             "objects_without_a_label": int(unlabelled.sum()),
             "excluded": [
-                {"rule": exclusion.rule, "objects": exclusion.objects, "columns": list(exclusion.columns)}
+                {
+                    "rule": exclusion.rule,
+                    "objects": exclusion.objects,
+                    "columns": list(exclusion.columns),
+                    "labels": exclusion.labels,
+                }
                 for exclusion in self._excluded
             ],
             "columns": [column.name for column in self._labels.columns],

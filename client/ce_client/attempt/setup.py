@@ -123,7 +123,7 @@ class AttemptSetup:
         self._handshake.meet(shares)
         if not self._handshake.leads:
             return None
-        return self._prepared(job_key(self._site_files.secret, self._offered.attempt.job))
+        return self._prepared(job_key(self._site_files.secret, self._offered.job.disclosure_digest))
 
     def encrypted_keys(self, prepared: PreparedAttempt) -> pb.SiteFrame:
         """The job key, encrypted for each other site."""

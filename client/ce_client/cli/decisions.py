@@ -1,22 +1,26 @@
-"""ce-client preview, approve, decline and allow-roster: what would leave in a job, and whether that is allowed."""
+"""ce-client preview, approve, decline, allow-roster, allow-definition: what would leave, and whether it may."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
 
 from ce.cli.output import fact_table, format_option, list_table, say, show_table
 from ce.errors import Cancelled, InputError
+from ce.protocol.minimums import SHARED_OBJECTS
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
 from ce_client.daemon.single_instance import wake_daemon
 from ce_client.state.consents import Consents, Decision
+from ce_client.state.disclosures import Disclosures
 from ce_client.state.job_index import JobIndex
-from ce_client.state.previews import Preview, PreviewArray, Previews
+from ce_client.state.previews import Excluded, Preview, PreviewArray, Previews
 from ce_client.state.rosters import Rosters, content_digest
 
 
@@ -26,6 +30,9 @@ from ce_client.state.rosters import Rosters, content_digest
 @format_option
 def preview(job: str, config: Path, format_: str) -> None:
     """Show what would leave this site in a job: every array, the other sites in its total, the rules it satisfies.
+
+    It begins with the whole definition of the job, and with the definitions that have opened totals of the same objects
+    before (max_definitions in policy.toml).
 
     There is a preview once all sites have enrolled. If the policy says consent = "ask", nothing of the arrays has been
     sent by then.
@@ -45,13 +52,19 @@ def preview(job: str, config: Path, format_: str) -> None:
     facts.add_row("coordinator", Text(found.coordinator))
     facts.add_row("model", f"{found.model}, {found.privacy} sums")
     facts.add_row("sites", ", ".join(found.sites))
+    facts.add_row("definition", Text(_listed(found.definition)))
     facts.add_row("rounds", f"up to {found.rounds_up_to:,}")
+    if found.budget is not None and found.budget.objects:
+        facts.add_row("definitions", Text(found.budget.sentence))
+        if _is_over(settings, found):
+            facts.add_row("", Text(f"refused by max_definitions, unless ce-client allow-definition {found.job}"))
     if found.randomise:
         listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.epsilon.items())
         facts.add_row("randomised", Text(f"each label with probability {found.randomise:g}: epsilon {listed}"))
     for excluded in found.excluded:
-        needed = f"{excluded.rule} requires {excluded.required:,}, found {excluded.found:,}"
-        facts.add_row("excluded", Text(f"{excluded.what}: {excluded.objects:,} objects here; {needed}"))
+        facts.add_row("excluded", Text(f"{excluded.what}: {excluded.objects:,} objects here; {_why(excluded)}"))
+    for warning in found.warnings:
+        facts.add_row("warning", Text(warning, style="yellow"))
     if found.waits_for_consent:
         facts.add_row("waits", Text("for ce-client approve, or decline"))
     show_table(facts)
@@ -62,6 +75,12 @@ def preview(job: str, config: Path, format_: str) -> None:
         shape = " x ".join(f"{length:,}" for length in array.shape) or "1"
         arrays.add_row(Text(array.name), array.step, shape, array.mode, others or "no other site", _rules_of(array))
     show_table(arrays)
+
+
+def _why(excluded: Excluded) -> str:
+    if excluded.rule == SHARED_OBJECTS:
+        return f'{SHARED_OBJECTS} = "exclude": they take no part in totals, and are labelled here afterwards'
+    return f"{excluded.rule} requires {excluded.required:,}, found {excluded.found:,}"
 
 
 def _rules_of(array: PreviewArray) -> str:
@@ -107,6 +126,11 @@ def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
     states = [entry.state for entry in JobIndex(settings.state).entries() if entry.job == job and entry.over]
     if states:
         raise InputError(f"job {job!r} is over ({states[0]}): there is nothing left to decide")
+    if decision == "approved" and _is_over(settings, previewed):
+        raise InputError(
+            f"job {job!r} opens totals of the same objects by one more definition than this site's policy allows: "
+            "decline it, or see ce-client allow-definition"
+        )
     Consents(settings.state).decide(job, bytes.fromhex(previewed.job_digest), previewed.sites, decision)
     woken = wake_daemon(settings.state)
     say(
@@ -116,9 +140,11 @@ def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
             "decision": decision,
             "job_digest": previewed.job_digest,
             "roster": list(previewed.sites),
+            "definition": previewed.definition,
             "daemon_told": woken,
         },
         f"{decision} {job}, with {', '.join(previewed.sites)}",
+        *((f"definition: {_listed(previewed.definition)}",) if previewed.definition else ()),
         *(() if woken else ("no daemon is running here: it reads this decision when it starts",)),
     )
 
@@ -159,11 +185,7 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
             f"{', '.join(roster)} can subtract them, and then knows exactly what {differ} added.",
             err=True,
         )
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("no terminal to ask for confirmation: read --help, then give --yes")
-        if not click.confirm("Allow it?", default=False, err=True):
-            raise Cancelled("nothing was changed")
+    _confirm(yes)
     rosters.allow(roster, job)
     woken = wake_daemon(settings.state)
     say(
@@ -171,6 +193,77 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
         {**facts, "allowed": True, "daemon_told": woken},
         f"allowed: totals with {', '.join(roster)}; a job that was refused has to be submitted again",
     )
+
+
+@click.command("allow-definition", short_help="Let one more job open totals of the same objects: read --help first.")
+@click.argument("job")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@config_option
+@format_option
+def allow_definition(job: str, yes: bool, config: Path, format_: str) -> None:
+    """Let JOB open totals of objects that other sites hold too, although as many definitions as the policy allows did.
+
+    Every definition computes totals of the same labels at other points. Who sees them collects equations for the same
+    unknowns, and enough of them can be solved for the labels: six jobs that differed in their smoothing were enough to
+    read every label. Masks do not protect against that. So a job with another definition is refused (rule:
+    max_definitions) unless it is allowed here. The same definition under another name needs no allowance: its totals
+    are the same.
+
+    JOB is a job that was refused by that rule, or that waits for consent. The allowance is for its whole definition,
+    which is printed, with the labels as they are now, under any name. The ledger records the first use.
+
+    \b
+    Examples:
+      ce-client allow-definition demo --config /srv/ce-site
+      ce-client allow-definition demo --yes --config /srv/ce-site
+    """
+    settings = read_config(config)
+    previewed = _preview_of(settings, job)
+    budget = previewed.budget
+    facts: dict[str, Any] = {"job": job, "privacy": previewed.privacy, "definition": previewed.definition}
+    if budget is None or not _is_over(settings, previewed):
+        needless = f"job {job!r} opens no totals beyond the definitions that this site allows: nothing to allow"
+        say(format_, {**facts, "allowed": False}, needless)
+        return
+    click.echo(
+        f"definition of {job}: {_listed(previewed.definition)}\n"
+        f"warning: {budget.used:,} definitions have opened totals of these objects, and the policy allows "
+        f"{budget.limit:,}. With this one, {budget.over:,} objects have totals of {budget.after:,}. Who sees totals of "
+        "the same labels at different points can solve them for the labels: allow it only if whoever adds them up may "
+        "know your labels of these objects.",
+        err=True,
+    )
+    _confirm(yes)
+    Disclosures(settings.state).allow(budget.definition, budget.mode, job)
+    woken = wake_daemon(settings.state)
+    say(
+        format_,
+        {**facts, "allowed": True, "daemon_told": woken},
+        f"allowed: the definition of {job}, under any name; a job that was refused has to be submitted again",
+    )
+
+
+def _confirm(yes: bool) -> None:
+    """Ask for confirmation, unless it was given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError("no terminal to ask for confirmation: read --help, then give --yes")
+    if not click.confirm("Allow it?", default=False, err=True):
+        raise Cancelled("nothing was changed")
+
+
+def _is_over(settings: ClientSettings, previewed: Preview) -> bool:
+    """True if a job opens more definitions than the policy allows, and no person here has allowed that."""
+    budget = previewed.budget
+    if budget is None or not budget.over:
+        return False
+    return not Disclosures(settings.state).allowed(budget.definition, budget.mode)
+
+
+def _listed(definition: Mapping[str, Any]) -> str:
+    """Every key of a definition that has a value."""
+    return ", ".join(f"{key} {json.dumps(value)}" for key, value in definition.items() if value is not None)
 
 
 def _preview_of(settings: ClientSettings, job: str) -> Preview:

@@ -7,10 +7,12 @@ import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.text import Text
 
+from ce.cli.exclusions import not_in_the_fit
 from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table
 from ce.errors import ConfigError, Refused
 from ce_client.cli.options import config_option, read_config
@@ -21,6 +23,7 @@ from ce_client.state.consents import Consents
 from ce_client.state.files import name_of
 from ce_client.state.job_index import AWAITING_CONSENT, JobIndex
 from ce_client.state.previews import Previews
+from ce_client.state.results import REPORT, Results
 
 _COLOURS = {
     "done": "green",
@@ -75,7 +78,11 @@ def show(job: str, config: Path, format_: str) -> None:
     settings = read_config(config)
     entry = JobIndex(settings.state).entry(job)
     results = settings.results / entry.job
-    facts = asdict(entry) | {"results": str(results) if entry.state == "done" and results.exists() else None}
+    report = _report(results) if entry.state == "done" else {}
+    facts = asdict(entry) | {
+        "results": str(results) if entry.state == "done" and results.exists() else None,
+        **{key: report.get(key) for key in ("objects", "objects_in_fit", "excluded")},
+    }
     if format_ == "json":
         click.echo(json.dumps(facts, indent=2))
         return
@@ -91,9 +98,24 @@ def show(job: str, config: Path, format_: str) -> None:
     table.add_row("since", ago(time.time() - entry.since_s))
     if entry.reason:
         table.add_row("reason", Text(entry.reason))
+    if report and (left_out := not_in_the_fit(report["objects"], report["objects_in_fit"], _counts(report))):
+        table.add_row("objects", Text(left_out))
     if facts["results"]:
         table.add_row("results", Text(str(results)))
     show_table(table)
+
+
+def _report(results: Path) -> dict[str, Any]:
+    """The report of a job's results; {}: there is none, or it does not say which objects took part."""
+    try:
+        found = json.loads((results / REPORT).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and "objects_in_fit" in found else {}
+
+
+def _counts(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**entry, "columns": len(entry["columns"]), "site": "this site"} for entry in report["excluded"]]
 
 
 @click.command(short_help="Remove the files of a job; never the ledger.")
@@ -104,8 +126,8 @@ def show(job: str, config: Path, format_: str) -> None:
 def forget(job: str, results: bool, config: Path, format_: str) -> None:
     """Remove the files of a job: its entry in the list of jobs, its preview, consent, attempts and checkpoints.
 
-    Results stay unless --results is given. The ledger and the roster under which the labels were contributed always
-    stay: they are about what has left this site.
+    Results stay unless --results is given. The ledger, the roster under which the labels were contributed and the count
+    of definitions that have opened totals of its objects always stay: they are about what has left this site.
 
     \b
     Examples:
@@ -124,7 +146,7 @@ def forget(job: str, results: bool, config: Path, format_: str) -> None:
         "consent": Consents(settings.state).forget(job),
         "attempts": AttemptHistory(settings.state).forget(job),
         "checkpoints": _remove_tree(settings.state / CHECKPOINTS, name_of(job)),
-        "results": results and _remove_tree(settings.results, job),
+        "results": results and (Results(settings.results).discard(job) | _remove_tree(settings.results, job)),
         # The last one: after an interrupt the job is still listed, and can be forgotten again.
         "journal": job_index.forget(job),
     }

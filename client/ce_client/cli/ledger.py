@@ -201,7 +201,17 @@ def _sentence(line: dict[str, Any]) -> str:
             if line["randomise"]:
                 listed = ", ".join(f"{value:.2f} ({column})" for column, value in line["epsilon"].items())
                 text += f"; each label replaced with probability {line['randomise']:g}, epsilon {listed}"
+            if line.get("definition"):
+                keys = line["definition"].items()
+                text += f"; {', '.join(f'{key} {json.dumps(value)}' for key, value in keys if value is not None)}"
             return text
+        case "disclosure":
+            return (
+                f"totals of {line['objects']:,} objects that several sites hold are opened, {line['mode']}, by "
+                f"definition {line['definition'][:8]}"
+            )
+        case "allow-definition":
+            return f"definition {line['definition'][:8]} is allowed, {line['mode']}, beside those before it"
         case "end":
             return f"attempt {line['epoch']} ends: {line['state']}; signed"
         case "allow-roster":

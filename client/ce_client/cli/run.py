@@ -25,8 +25,10 @@ from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
 from ce_client.daemon.single_instance import WAKE, sole_daemon
 from ce_client.daemon.site_files import SiteFiles, read_labels
+from ce_client.state.disclosures import DIRECTORY as DISCLOSURES
+from ce_client.state.disclosures import Disclosures
 from ce_client.state.ledger import FILE_NAME as LEDGER
-from ce_client.state.ledger import verify
+from ce_client.state.ledger import entries, verify
 
 #: `check` reports a certificate that ends sooner than this.
 RENEW = timedelta(days=30)
@@ -135,6 +137,9 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
         recorded = checks.run("ledger", lambda: _verified(settings.state / LEDGER, site_files), None)
         if recorded is not None:
             checks.note("ledger", recorded)
+    definitions = checks.run("definitions", lambda: _definitions(settings.state, policy), None)
+    if definitions is not None:
+        checks.note("definitions", definitions)
     if site_files is not None:
         _use_proxy(settings)
         ahead_s = checks.run("coordinator", lambda: run_async(_call(site_files)), None)
@@ -147,8 +152,9 @@ def _rules(policy: Policy) -> str:
     minimums = ("min_sites", "min_objects", "min_foreign_columns", "min_classifiers", "min_cluster")
     required = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
     below = "is excluded" if policy.below_minimum == "exclude" else "makes this site refuse"
+    shared = "take no part" if policy.shared_objects == "exclude" else "are in totals that are opened"
     begins = "by itself" if policy.consent == "auto" else "when it is approved here"
-    return f"{required}; what is below {below}; a job begins {begins}"
+    return f"{required}; what is below {below}; objects that other sites hold too {shared}; a job begins {begins}"
 
 
 def _verified(path: Path, site_files: SiteFiles) -> str:
@@ -156,6 +162,24 @@ def _verified(path: Path, site_files: SiteFiles) -> str:
     if not found.ok:
         raise InputError(f"{path}, {found.sentence}")
     return found.sentence
+
+
+def _definitions(state: Path, policy: Policy | None) -> str:
+    """How much of the budget of definitions is used. Raises InputError if a file that the ledger names has changed."""
+    disclosures = Disclosures(state)
+    usage = disclosures.usage()
+    named = {line["definition"]: line["sha256"] for line in entries(state / LEDGER) if line["kind"] == "disclosure"}
+    changed = [definition for definition, sha256 in named.items() if disclosures.digest(definition) != sha256]
+    if changed:
+        raise InputError(
+            f"{state / DISCLOSURES}: {len(changed):,} of the {len(named):,} files that the ledger names are missing or "
+            f"are not as the daemon wrote them (the first: {min(changed)}.ids), so that fewer definitions may be "
+            "counted than have opened totals: restore them from a backup, or ask who changed them"
+        )
+    if not usage:
+        return "no job has opened totals of objects that other sites hold too"
+    limit = "" if policy is None else f" of {policy.max_definitions:,}"
+    return ", ".join(f"{number:,}{limit} definitions used for {objects:,} objects" for number, objects in usage.items())
 
 
 def _some_peers(path: Path) -> Peers:

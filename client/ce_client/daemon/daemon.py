@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from typing import Any
 
@@ -43,10 +42,8 @@ DIAL_S = (1.5, 1.5, 10.0)
 REPEAT_REASON_S = 60.0
 #: Seconds by which the clocks of site and coordinator may differ without a warning.
 CLOCK_SLACK_S = 60.0
-#: Threads that process messages of jobs.
-POOL_THREADS = 4
-#: Seconds that a daemon that stops waits for checkpoints of its jobs.
-DRAIN_S = 3.0
+#: Seconds that a daemon that stops waits for checkpoints of its jobs; it ends within 2 s.
+DRAIN_S = 1.0
 
 
 class Daemon:
@@ -57,7 +54,6 @@ class Daemon:
         self._settings = site_files.settings
         self._connection: Connection | None = None
         self._was_connected = False
-        self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="ce job")
         self._ledger = Ledger(self._settings.state / LEDGER, self._settings.name)
         self._site_jobs = SiteJobs(site_files, self._ledger)
         self._metrics = SiteMetrics()
@@ -82,7 +78,7 @@ class Daemon:
 
     @property
     def busy(self) -> bool:
-        """True while a pool thread is processing a message."""
+        """True while the thread of a job is processing a message."""
         return any(worker.working for worker in self._workers.values())
 
     async def run(self) -> None:
@@ -100,11 +96,9 @@ class Daemon:
             pause = FIRST_PAUSE_S if connected else min(pause * 2, LONGEST_PAUSE_S)
             await self._pause(pause * random.uniform(0.7, 1.0))
         await self._metrics_server.close()
-        for worker in self._workers.values():
-            worker.stop()
+        await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._site_jobs.stopped()
         self._ledger.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     # One connection.
 
@@ -186,9 +180,12 @@ class Daemon:
 
     async def _dispatch(self, connection: Connection, kind: str, message: Any) -> None:
         """Pass a message to the worker of its job; a new attempt gets a new worker."""
+        worker = self._workers.get(message.job)
+        if worker is not None and (kind == "ended" or (kind == "offer" and worker.site_attempt.epoch < message.epoch)):
+            # What it computes is of no use any more; files are written when it has ended.
+            del self._workers[message.job]
+            await worker.stop()
         if kind == "ended":
-            if (worker := self._workers.pop(message.job, None)) is not None:
-                worker.stop()
             if message.job in self._site_jobs.site_attempts:
                 self._metrics.ended(message.state)
             self._site_jobs.ended(message)
@@ -200,15 +197,13 @@ class Daemon:
             await connection.send(site_attempt.receive(kind, message))
             return
         worker = self._workers.get(message.job)
-        if worker is None or worker.site_attempt is not site_attempt:
-            if worker is not None:
-                worker.stop()
+        if worker is None:
             worker = self._workers[message.job] = self._new_worker(site_attempt)
         await worker.take(kind, message)
 
     def _new_worker(self, site_attempt: SiteAttempt) -> Worker:
         self._metrics.attempts.inc()
-        return Worker(site_attempt, self._pool, self._metrics, lambda: self._connection, self._processed)
+        return Worker(site_attempt, self._metrics, lambda: self._connection, self._processed)
 
     # Without a connection.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from ce.errors import CeError, ConfigError, MessageError, Refused
@@ -14,6 +15,7 @@ from ce.job import LONGEST_NAME, Job
 from ce.service.logs import fields
 from ce.transport.frames import MOST_HELD, one_line
 from ce_client.attempt.attempt import SiteAttempt
+from ce_client.attempt.rounds import results_of
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.job_index import AWAITING_CONSENT, JobEntry, JobIndex
 from ce_client.state.ledger import Ledger
@@ -36,7 +38,13 @@ class SiteJobs:
         self._ledger = ledger
         self._job_index = JobIndex(self._settings.state)
         self._noted: dict[str, JobEntry] = {}
-        site_files.checkpoints.remove_all_but(entry.job for entry in self._job_index.entries() if not entry.over)
+        self._results = results_of(self._settings)
+        entries = self._job_index.entries()
+        site_files.checkpoints.remove_all_but(entry.job for entry in entries if not entry.over)
+        for entry in entries:
+            if entry.state == "done":  # results that could not be published when the job ended
+                self._publish(entry.job, entry.epoch)
+        self._results.discard_all_but(entry.job for entry in entries if not entry.over or entry.state == "done")
 
     def held(self) -> list[pb.Held]:
         """The jobs for Hello, at most `MOST_HELD`: those in memory, and those under way when a former daemon ended."""
@@ -131,6 +139,12 @@ class SiteJobs:
             )
         if len(offer.job) > LONGEST_NAME or any(len(site) > LONGEST_NAME for site in offer.roster):
             raise MessageError(f"offer: expected names of at most {LONGEST_NAME} characters, got a longer one")
+        entry = self._job_index.find(offer.job)
+        if entry is not None and entry.state in ENDS:
+            raise Refused(
+                "finished job",
+                f"this job is over here ({entry.state}), and its results stay as they are: submit it by another name",
+            )
         if known:
             return
         if len(self.site_attempts) >= limits.jobs_at_once:
@@ -139,7 +153,7 @@ class SiteJobs:
                 f"this site is in {len(self.site_attempts):,} jobs, and in no more at once: submit this one by another "
                 "name when some of them are over",
             )
-        if self._job_index.find(offer.job) is None and self._job_index.count() >= limits.jobs_remembered:
+        if entry is None and self._job_index.count() >= limits.jobs_remembered:
             raise Refused(
                 "limits.jobs_remembered",
                 f"this site has files of {limits.jobs_remembered:,} jobs, and allows no more: its people can forget "
@@ -153,7 +167,20 @@ class SiteJobs:
         except CeError as error:
             log.error("the end of a job is not in the ledger", extra=fields(job=site_attempt.job, reason=str(error)))
 
+    def _publish(self, job: str, epoch: int) -> Path | None:
+        """Give the results of a job that is done their name; None if there are none, or that fails."""
+        try:
+            return self._results.publish(job, epoch)
+        except ConfigError as error:
+            log.error("results cannot be published", extra=fields(job=job, reason=str(error)))
+            return None
+
     def _note_end(self, message: pb.Ended, attempt: SiteAttempt | None) -> None:
+        published = None
+        if message.state == "done" and (attempt is None or attempt.refusal is None):
+            published = self._publish(message.job, message.epoch)
+        else:
+            self._results.discard(message.job)
         if attempt is None:
             # It ended while this site was not connected.
             entry = JobEntry(message.job, message.state, message.epoch, reason=message.reason, rule=message.rule)
@@ -165,11 +192,13 @@ class SiteJobs:
             self._note_refusal(attempt, attempt.refusal)
         self._noted.pop(message.job, None)
         level = logging.INFO if message.state == "done" else logging.WARNING
-        named = {"job": message.job, "state": message.state}
+        named: dict[str, str | int] = {"job": message.job, "state": message.state}
         if message.reason:
             named["reason"] = message.reason
+        if published is not None:
+            named["results"] = str(published)
         if attempt is not None and attempt.finished:
-            named["results"] = str(self._settings.results / message.job)
+            named |= attempt.participation
         log.log(level, "job over", extra=fields(**named))
 
     def _note_refusal(self, site_attempt: SiteAttempt, error: CeError) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ce.errors import ConfigError
+from ce.service.atomic_files import make_directory
 
 FILE_NAME = "lock"
 WAKE = signal.SIGUSR1
@@ -28,7 +29,7 @@ def sole_daemon(state: Path) -> Iterator[None]:
     """Hold the lock of a site's state directory. The kernel releases it when the process ends, however it ends."""
     path = state / FILE_NAME
     try:
-        state.mkdir(parents=True, exist_ok=True)
+        make_directory(state)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise ConfigError(

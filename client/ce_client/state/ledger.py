@@ -28,6 +28,7 @@ from ce.errors import CeError, ConfigError, InputError, JobFailed
 from ce.identity.certificates import identity_of
 from ce.identity.certificates import verify as verify_signature
 from ce.protocol.messages.task import Array, array_hash
+from ce.service.atomic_files import make_directory
 from ce_client.state.hash_chain import NO_LINES, BrokenLine, canonical, chained, check_line, raw_lines, split, with_hash
 
 FILE_NAME = "ledger.jsonl"
@@ -37,12 +38,14 @@ VERSION = 1
 PRIVATE = 0o600
 
 _ALWAYS = {"n", "kind", "time_s", "hash"}
-#: The keys of each kind of line.
+#: The keys that each kind of line has in ledgers of every version.
 _KEYS = {
     "ledger": _ALWAYS | {"version", "site"},
     "begin": _ALWAYS | {"job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon"},
     "contribution": _ALWAYS | {"job", "epoch", "round", "arrays", "notes"},
+    "disclosure": _ALWAYS | {"job", "definition", "mode", "objects", "sha256"},
     "allow-roster": _ALWAYS | {"job", "roster"},
+    "allow-definition": _ALWAYS | {"job", "definition", "mode"},
     "end": _ALWAYS | {"job", "epoch", "state", "signature"},
     "torn": _ALWAYS | {"bytes"},
 }
@@ -59,7 +62,7 @@ class Ledger:
         self._path = path
         self._lock = threading.Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, PRIVATE)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be written: {error.strerror}: nothing is sent without it") from error
@@ -102,8 +105,12 @@ class Ledger:
         mode: str,
         randomise: float = 0.0,
         epsilon: Mapping[str, float] | None = None,
+        definition: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Record that an attempt at a job begins; `epsilon` of randomised response by column. Returns the new head."""
+        """Record that an attempt at a job begins. Returns the new head.
+
+        `epsilon`: of randomised response, by column. `definition`: every key of the job.
+        """
         return self._append(
             {
                 "kind": "begin",
@@ -114,6 +121,7 @@ class Ledger:
                 "mode": mode,
                 "randomise": randomise,
                 "epsilon": dict(epsilon or {}),
+                "definition": dict(definition or {}),
             }
         )
 
@@ -144,6 +152,18 @@ class Ledger:
         }
         line = {"kind": "contribution", "job": job, "epoch": epoch, "round": round, "arrays": described}
         return self._append({**line, "notes": list(notes)})
+
+    def disclosure(self, job: str, definition: str, mode: str, objects: int, sha256: str) -> bytes:
+        """Record that totals of objects that several sites hold are about to be opened.
+
+        `definition` names the file in `disclosures` that has their keyed ids, `sha256` is of that file.
+        """
+        line = {"kind": "disclosure", "job": job, "definition": definition, "mode": mode}
+        return self._append({**line, "objects": objects, "sha256": sha256})
+
+    def allow_definition(self, job: str, definition: str, mode: str) -> bytes:
+        """Record the first use of an allowance: one more definition opens totals than the policy allows."""
+        return self._append({"kind": "allow-definition", "job": job, "definition": definition, "mode": mode})
 
     def allow_roster(self, job: str, roster: Iterable[str]) -> bytes:
         """Record the first use of an allowance: label files go into totals of this roster beside those of another."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ce.protocol.minimums import RuleCheck
+from ce_client.state.disclosures import Budget
 from ce_client.state.files import damaged, name_of, read_json, remove, write_json
 
 DIRECTORY = "previews"
@@ -57,6 +58,9 @@ class Preview:
     randomise: float = 0.0
     epsilon: dict[str, float] = field(default_factory=dict)  # by column; empty without randomised response
     waits_for_consent: bool = False
+    warnings: tuple[str, ...] = ()  # what to know before this job is approved
+    definition: dict[str, Any] = field(default_factory=dict)  # every key of the job
+    budget: Budget | None = None  # of definitions; None in previews of version 0.1.0
 
     def as_dict(self) -> dict[str, Any]:
         """The preview as `ce-client preview --format json` prints it.
@@ -111,7 +115,9 @@ def _preview(content: dict[str, Any]) -> Preview:
         for array in content["arrays"]
     )
     excluded = tuple(Excluded(**_current_keys(entry)) for entry in content["excluded"])
-    return Preview(**{**content, "sites": tuple(content["sites"]), "arrays": arrays, "excluded": excluded})
+    budget = Budget(**content["budget"]) if content.get("budget") else None
+    lists = {"sites": tuple(content["sites"]), "warnings": tuple(content.get("warnings", ()))}
+    return Preview(**{**content, **lists, "arrays": arrays, "excluded": excluded, "budget": budget})
 
 
 def _current_keys(written: dict[str, Any]) -> dict[str, Any]:

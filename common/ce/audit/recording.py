@@ -170,8 +170,8 @@ def record(
     if secrets is None:
         starts = dict.fromkeys(tables, SeededStarts.of(job.seed, tables.values()))
     else:
-        key = job_key(secrets[min(tables)], job.name)
-        starts = {site: SecretStarts.of(secrets[site], key, job.name) for site in tables}
+        key = job_key(secrets[min(tables)], job.disclosure_digest)
+        starts = {site: SecretStarts.of(secrets[site], key, job.disclosure_digest) for site in tables}
     enrolments = {site: enrol(table, model.uses_votes, key) for site, table in tables.items()}
     topology, rows = align(enrolments)
     recorders: list[Recorder] = []

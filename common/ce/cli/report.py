@@ -150,7 +150,8 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
     names, sizes = np.unique(present, return_counts=True)
     report: dict[str, Any] = {
         "model": result.job.model,
-        "objects": len(consensus.ids),
+        "objects": result.objects,
+        "objects_in_fit": result.objects_in_fit,
         "sites": {name: len(site.ids) for name, site in result.sites.items()},
         "layout": result.layout,
         "privacy": result.privacy,
@@ -162,7 +163,8 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
         "sizes": {str(name): int(size) for name, size in zip(names, sizes, strict=True)},
         "agreement": consensus.agreement(),
         "excluded": [
-            {"site": e.site, "rule": e.rule, "objects": e.objects, "columns": list(e.columns)} for e in result.excluded
+            {"site": e.site, "rule": e.rule, "objects": e.objects, "columns": list(e.columns), "labels": e.labels}
+            for e in result.excluded
         ],
     }
     if result.kappa is not None:
@@ -225,8 +227,13 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
         if "accuracy" in report["truth"]:
             extra.append(f"accuracy {report['truth']['accuracy']:.3f}")
         console.print(f"against the truth: {', '.join(extra)}", highlight=False)
+    left_out = report["objects"] - report["objects_in_fit"]
+    if left_out:
+        console.print(f"[yellow]{left_out:,} of {report['objects']:,} objects are not in the fit[/]", highlight=False)
     for excluded in report["excluded"]:
         what = ", ".join(excluded["columns"]) or f"{excluded['objects']:,} of its objects"
+        if excluded.get("labels"):
+            what = f"{excluded['labels']:,} of its labels"
         what = f"[yellow]left out at {escape(excluded['site'])}:[/] {escape(what)} ({excluded['rule']})"
         console.print(what, highlight=False, soft_wrap=True)
     if report.get("kappa", 1.0) < LOW_KAPPA:

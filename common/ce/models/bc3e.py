@@ -48,7 +48,7 @@ class BC3E(Estimator):
     mu_, sigma2_, delta2_, beta_, categories_ : the model's parameters.
     posterior_ : {"mu", "eps", "s", "d", "r"}, (n, k) each: q's means, variances and covariances.
     kappa_ : Cohen's kappa between what the clusterings alone say and the votes. Near zero, clusters do not follow
-        classes, and the votes alone may do better.
+        classes, and the votes alone may do better. None if no object has both labels and votes.
     lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
     """
 
@@ -62,7 +62,7 @@ class BC3E(Estimator):
     beta_: list[Reals]
     categories_: list[NDArray[Any]]
     posterior_: dict[str, Reals]
-    kappa_: float
+    kappa_: float | None
 
     def __init__(
         self,
@@ -116,7 +116,6 @@ class BC3E(Estimator):
         tables = result.beta()
         self.beta_ = [tables[column.name] for column in table.clusterings]
         self.categories_ = [np.array(column.categories) for column in table.clusterings]
-        assert result.outcome.kappa is not None
         self.kappa_ = result.outcome.kappa
         return self
 

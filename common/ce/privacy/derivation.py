@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import hmac
 
+from ce.errors import MessageError
+
 
 def joined(*parts: bytes) -> bytes:
     """The parts, each after its length in 8 bytes, big-endian, so that no two lists of parts give the same bytes."""
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
+
+
+def split(content: bytes) -> list[bytes]:
+    """The parts that were `joined`. Raises MessageError for other bytes."""
+    parts, at = [], 0
+    while at < len(content):
+        end = at + 8 + int.from_bytes(content[at : at + 8], "big")
+        if len(content) < max(at + 8, end):
+            raise MessageError("expected parts, each after its length")
+        parts.append(content[at + 8 : end])
+        at = end
+    return parts
 
 
 def number(value: int) -> bytes:

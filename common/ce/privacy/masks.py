@@ -18,6 +18,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from ce.cancellation import check_cancelled
 from ce.errors import MessageError
 from ce.privacy.derivation import derive, expand, extract
 
@@ -25,9 +26,10 @@ Words = NDArray[np.int64]
 
 #: Bytes of keystream made at a time: two such blocks fit in the cache of one core.
 BLOCK = 2**18
-_AES_BLOCK = 16
+#: A buffer for a keystream is so much larger than what is written to it.
+AES_BLOCK = 16
 _ZEROS = memoryview(bytes(BLOCK))
-_NONCE = bytes(_AES_BLOCK)  # constant, because every key is used for one stream only
+_NONCE = bytes(AES_BLOCK)  # constant, because every key is used for one stream only
 
 
 class Keystream:
@@ -76,6 +78,15 @@ class Masks:
             plus.append(Keystream(set_stream))
         return _with_streams(words, plus, minus)
 
+    def share_of_zero(self, contexts: Mapping[str, bytes], modulus: int) -> int:
+        """This site's share of zero modulo a number of at most 128 bits: uniform, and with the shares of the other
+        contributors it adds up to a multiple of the modulus. `contexts` as in `mask`, each used for one share only."""
+        share = 0
+        for peer, context in contexts.items():
+            drawn = int.from_bytes(expand(self._extracted[peer], b"ce mac share 1", context), "big") % modulus
+            share += drawn if self._site < peer else -drawn
+        return share % modulus
+
     def _use_once(self, round_: int, name: str) -> None:
         if round_ > self._round:
             self._round = round_
@@ -94,12 +105,13 @@ def _with_streams(words: Words, plus: Sequence[Keystream], minus: Sequence[Keyst
     """words + plus - minus, modulo 2^64, block by block: all streams of a block while the block is in the cache."""
     source = np.ascontiguousarray(words, dtype="<i8").reshape(-1)
     result = np.empty_like(source)
-    room = bytearray(min(BLOCK, source.nbytes) + _AES_BLOCK)
+    room = bytearray(min(BLOCK, source.nbytes) + AES_BLOCK)
     keystream: Words = np.frombuffer(room, dtype="<i8", count=len(room) // 8)
     steps = [*((stream, np.add) for stream in plus), *((stream, np.subtract) for stream in minus)]
     if not steps:
         result[:] = source
     for begin in range(0, len(source), BLOCK // 8):
+        check_cancelled()
         part, into = source[begin : begin + BLOCK // 8], result[begin : begin + BLOCK // 8]
         for stream, combine in steps:
             stream.into(room, part.nbytes)

@@ -37,13 +37,24 @@ class EphemeralKey:
 
     def pair_key(self, peer_public: bytes, *context: bytes) -> bytes:
         """The key that this site and the owner of `peer_public` share, bound to `context`."""
-        if len(peer_public) != PUBLIC_KEY_SIZE:
-            raise MessageError("public_key: not 32 bytes")
-        try:
-            shared = self._private.exchange(X25519PublicKey.from_public_bytes(peer_public))
-        except ValueError as error:  # a point of small order, with which any party could compute the shared secret
-            raise MessageError("public_key: a point of small order: the peer must make a new key") from error
+        shared = _exchange(self._private, peer_public, "public_key")
         return derive(shared, b"ce pair key 1", *sorted((self.public, peer_public)), *context)
+
+
+def check_public_key(public_key: bytes, whose: str) -> None:
+    """Raises MessageError that begins with `whose`, unless a pair key can be made with this key."""
+    _exchange(X25519PrivateKey.generate(), public_key, whose)
+
+
+def _exchange(private: X25519PrivateKey, public_key: bytes, whose: str) -> bytes:
+    if len(public_key) != PUBLIC_KEY_SIZE:
+        raise MessageError(f"{whose}: expected a public key of {PUBLIC_KEY_SIZE} bytes, got {len(public_key):,}")
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public_key))
+    except ValueError as error:  # a point of small order, with which any party could compute the shared secret
+        raise MessageError(
+            f"{whose}: the public key is a point of small order: its sender must make another"
+        ) from error
 
 
 def encrypt(key: bytes, content: bytes, *context: bytes) -> EncryptedBox:
@@ -52,11 +63,14 @@ def encrypt(key: bytes, content: bytes, *context: bytes) -> EncryptedBox:
     return EncryptedBox(nonce, ChaCha20Poly1305(key).encrypt(nonce, content, joined(*context)))
 
 
-def decrypt(key: bytes, box: EncryptedBox, *context: bytes) -> bytes:
-    """Decrypt. Raises MessageError if the box is not from that peer, or not for this context."""
+def decrypt(key: bytes, box: EncryptedBox, *context: bytes, sender: str = "the other site") -> bytes:
+    """Decrypt. Raises MessageError, naming the sender, if the box is not from it, or not for this context."""
     if len(box.nonce) != NONCE_SIZE:
-        raise MessageError("nonce: not 12 bytes")
+        raise MessageError(f"nonce: expected {NONCE_SIZE} bytes from {sender}, got {len(box.nonce):,}")
     try:
         return ChaCha20Poly1305(key).decrypt(box.nonce, box.ciphertext, joined(*context))
     except InvalidTag as error:
-        raise MessageError("ciphertext: was not encrypted for this site, job and epoch by that peer") from error
+        raise MessageError(
+            f"ciphertext: what comes from {sender} was not encrypted for this site, job and epoch: {sender} or the "
+            "coordinator, which relays it, has made it wrong"
+        ) from error

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.cancellation import checked
 from ce.privacy.derivation import joined
 
 SIZE = 16
@@ -20,7 +21,8 @@ SIZE = 16
 
 def pseudonyms(job_key: bytes, ids: Sequence[str] | NDArray[np.str_]) -> NDArray[np.uint8]:
     """(n, 16): HMAC-SHA256(job key, id as UTF-8), cut to 128 bits. Ids are already normalised (stripped, NFC)."""
-    joined_digests = b"".join(hmac.digest(job_key, id_.encode(), "sha256")[:SIZE] for id_ in np.asarray(ids).tolist())
+    names = checked(np.asarray(ids).tolist())
+    joined_digests = b"".join(hmac.digest(job_key, id_.encode(), "sha256")[:SIZE] for id_ in names)
     return np.frombuffer(joined_digests, dtype=np.uint8).reshape(-1, SIZE)
 
 

@@ -29,6 +29,7 @@ from ce.protocol.modes.contributor import Contributor, contributor
 from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrol, with_private_objects, with_tokens
 from ce.protocol.topology.site_view import Categories, SiteView
 from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms
+from ce.protocol.topology.vocabularies import Wishes, agree
 from ce.ring import Reals
 from ce.steps.model import Model
 
@@ -73,14 +74,16 @@ def run(
     given what answers for each site; without it tasks are handed over as they are.
     """
     minimums = {
-        site: SiteMinimums(policy, privacy, site, tables[site], linear=model.linear)
+        site: SiteMinimums(policy, privacy, site, tables[site], linear=model.linear, job_key=job_key)
         for site, policy in (policies or {}).items()
     }
     while True:
-        participating = {site: minimums[site].table if minimums else table for site, table in tables.items()}
-        aligned = _align(model, participating, job_key)
+        enrolled = {site: minimums[site].table if minimums else table for site, table in tables.items()}
+        wishes = {site: minimums[site].wishes if minimums else Wishes() for site in tables}
+        aligned = _align(model, enrolled, wishes, job_key)
         if not _clean(minimums, {site: rules.check(*aligned.of(site)) for site, rules in minimums.items()}):
             continue
+        participating = {site: minimums[site].participating if minimums else table for site, table in tables.items()}
         counted: dict[str, Findings] = {}
         attempt = _Attempt(model, participating, starts, aligned, classes, given, job_key, privacy, threads)
         attempt.prepare({site: partial(_check_counts, counted, site, rules) for site, rules in minimums.items()})
@@ -96,6 +99,7 @@ class _Aligned:
     """What all sites have enrolled, and what follows from it."""
 
     enrolments: dict[str, Enrolment]
+    wishes: dict[str, Wishes]
     topology: Topology
     rows: dict[str, dict[int, Rows]]
 
@@ -103,13 +107,15 @@ class _Aligned:
         """As one site is sent it."""
         alone = {block.members[0]: block.size for block in self.topology.blocks if not block.shared}
         private = {site: alone.get(site, 0) for site in self.enrolments}
-        summaries = {site: enrolment.summary() for site, enrolment in self.enrolments.items()}
+        summaries = {site: enrolment.summary(wishes=self.wishes[site]) for site, enrolment in self.enrolments.items()}
         return self.topology.view(site), with_private_objects(summaries, private), self.rows[site]
 
 
-def _align(model: Model, tables: Mapping[str, LabelTable], job_key: bytes | None) -> _Aligned:
+def _align(
+    model: Model, tables: Mapping[str, LabelTable], wishes: dict[str, Wishes], job_key: bytes | None
+) -> _Aligned:
     enrolments = {site: enrol(table, model.uses_votes, job_key) for site, table in tables.items()}
-    return _Aligned(enrolments, *align(enrolments))
+    return _Aligned(enrolments, wishes, *align(enrolments, agree(tables, wishes, job_key)))
 
 
 def _check_counts(counted: dict[str, Findings], site: str, minimums: SiteMinimums, counts: Counts) -> None:

@@ -8,12 +8,16 @@ that column. What is left must still be a crowd. For each array that would leave
     min_objects          objects of this site in a shared column or held by it alone, objects of a shared block
     min_foreign_columns  clusterings in a shared block's total that a viewer neither holds nor knows the beta of
     min_classifiers      classifiers in a shared block's votes that a viewer does not hold
+    shared_objects       whether totals of objects that other sites hold too are opened at all
+    rare categories      categories of a shared column that enough holders have enough labels of: labels of the others
+                         are missing in the job (`ce.protocol.topology.vocabularies`); a column without any is left out
 
 Viewers of a shared block are its other members and, in `masked`, the home. Where labels are missing an object has fewer
 than its block has columns: the last two rules are checked again, object by object, when the labels and ballots of all
 sites have been counted and before anything else leaves. What falls below is left out of the job (objects, a column) or
-the job is refused, as the policy says; a total over all sites cannot be left out. `SiteMinimums` is used by the daemon
-and by the simulation.
+the job is refused, as the policy says; a total over all sites cannot be left out. Objects that other sites hold too are
+left out before any other rule is checked, unless the policy opens their totals: then the other rules apply to them.
+`SiteMinimums` is used by the daemon and by the simulation.
 """
 
 from __future__ import annotations
@@ -29,13 +33,23 @@ from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.protocol.messages.array_names import COLUMNS, EVERYTHING, Scope
 from ce.protocol.topology.enrolment import MOST_SHOWN, EnrolmentSummary
-from ce.protocol.topology.site_view import Block, Kind, SiteView
+from ce.protocol.topology.exclusions import ExclusionCount
+from ce.protocol.topology.site_view import Block, Kind, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows
+from ce.protocol.topology.vocabularies import Wishes, names_of, restricted
 
 #: The scope of what leaves of objects that no other site holds: their part in totals over all objects.
 PRIVATE = Scope("private")
 #: The viewer that is not a site.
 HOME = ""
+#: The rule by which objects that other sites hold too are left out.
+SHARED_OBJECTS = "shared_objects"
+_WITHOUT_SHARED = (
+    'use objects that the sites hold alone; or, at the sites, shared_objects = "totals" in policy.toml opens totals of '
+    "shared objects, from which labels can be read (docs/threat-model.md)"
+)
+#: The rule about categories of shared columns that too few sites have.
+RARE_CATEGORIES = "rare categories"
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,21 @@ class Exclusion:
     found: int
     objects: int = 0
     columns: tuple[str, ...] = ()
+    labels: int = 0  # of categories that take no part; their objects and columns do
+
+
+def exclusion_counts(excluded: Iterable[Exclusion]) -> tuple[ExclusionCount, ...]:
+    """In numbers, each rule once."""
+    counts: dict[str, ExclusionCount] = {}
+    for one in excluded:
+        before = counts.get(one.rule, ExclusionCount(one.rule))
+        counts[one.rule] = ExclusionCount(
+            one.rule,
+            before.objects + one.objects,
+            before.columns + len(one.columns),
+            before.labels + one.labels,
+        )
+    return tuple(counts.values())
 
 
 class Rules:
@@ -91,11 +120,17 @@ class Rules:
     def findings(
         self, view: SiteView, enrolled: Mapping[str, EnrolmentSummary], table: LabelTable, rows: Mapping[int, Rows]
     ) -> Findings:
-        """Check all that would leave. `rows` are the positions in the table of each block's objects."""
+        """Check all that would leave. `rows` are the positions in the table of each block's objects.
+
+        While there are shared objects to leave out, only they are: which objects and columns fall below a minimum
+        depends on what all sites leave out, and is known after the next alignment.
+        """
         arrays: dict[str, tuple[RuleCheck, ...]] = {EVERYTHING: (self._crowd(view.sites, enrolled),)}
         broken: list[tuple[str, RuleCheck]] = [
             (EVERYTHING, check) for check in arrays[EVERYTHING] if not check.satisfied
         ]
+        if self._policy.shared_objects == "exclude" and any(b.shared and b.size for b in view.blocks.values()):
+            return self._without_shared(view, table, rows, arrays, broken)
         objects: list[tuple[RuleCheck, NDArray[np.bool_]]] = []
         for block in view.blocks.values():
             if block.size:
@@ -108,7 +143,7 @@ class Rules:
         columns: list[tuple[RuleCheck, str]] = []
         for group in view.groups.values():
             scope = Scope.of_columns(group.index)
-            by_column = {c.name: self._column(c.name, group.holders, enrolled, table) for c in group.columns}
+            by_column = {c.name: self._column(c, enrolled, table) for c in group.columns}
             arrays[scope] = tuple(
                 min(checks, key=lambda check: check.found) for checks in zip(*by_column.values(), strict=True)
             )
@@ -121,6 +156,25 @@ class Rules:
                 columns.append((check, name))
                 broken.append((COLUMNS, check))
         return Findings(arrays, tuple(objects), tuple(columns), tuple(broken))
+
+    def _without_shared(
+        self,
+        view: SiteView,
+        table: LabelTable,
+        rows: Mapping[int, Rows],
+        arrays: Mapping[str, tuple[RuleCheck, ...]],
+        broken: Iterable[tuple[str, RuleCheck]],
+    ) -> Findings:
+        """All shared objects are left out. One site that holds an object alone is required, and there is none."""
+        check = RuleCheck(SHARED_OBJECTS, 1, 0)
+        shared = [block.index for block in view.blocks.values() if block.shared and block.size]
+        scopes = [Scope.of_block(index) for index in shared]
+        return Findings(
+            {**arrays, **dict.fromkeys(scopes, (check,))},
+            tuple((check, _mask(table.n_objects, rows[index])) for index in shared),
+            (),
+            (*broken, *((scope, check) for scope in scopes)),
+        )
 
     def thin_objects(
         self,
@@ -155,7 +209,7 @@ class Rules:
     def refuse(self, findings: Findings) -> None:
         """Raises Refused, by the rule's name, where the policy or the rule leaves no other way."""
         for scope, check in findings.broken:
-            if scope == EVERYTHING or self._policy.below_minimum == "refuse":
+            if scope == EVERYTHING or (self._policy.below_minimum == "refuse" and check.rule != SHARED_OBJECTS):
                 raise Refused(check.rule, _sentence(check))
 
     def _crowd(self, contributors: tuple[str, ...], enrolled: Mapping[str, EnrolmentSummary]) -> RuleCheck:
@@ -163,16 +217,27 @@ class Rules:
         return RuleCheck("min_sites", self._policy.min_sites, count)
 
     def _column(
-        self, name: str, holders: tuple[str, ...], enrolled: Mapping[str, EnrolmentSummary], table: LabelTable
-    ) -> tuple[RuleCheck, RuleCheck]:
-        """A shared column: holders with enough labels in it, and this site's own labels."""
-        policy = self._policy
+        self, column: TopologyColumn, enrolled: Mapping[str, EnrolmentSummary], table: LabelTable
+    ) -> tuple[RuleCheck, ...]:
+        """A shared column: holders with enough labels in it, this site's own labels, categories that take part."""
+        policy, name, holders = self._policy, column.name, column.holders
         enough = min(policy.min_objects, MOST_SHOWN)
         count = sum(
             enrolled[site].objects >= policy.min_objects and enrolled[site].labels(name) >= enough for site in holders
         )
         labels = int(table.column(name).observed.sum())
-        return RuleCheck("min_sites", policy.min_sites, count), RuleCheck("min_objects", policy.min_objects, labels)
+        # Where a holder is about to leave the column out itself, the others may agree on more without it.
+        stay = all(_stays(enrolled[site], name, len(holders)) for site in holders)
+        return (
+            RuleCheck("min_sites", policy.min_sites, count),
+            RuleCheck("min_objects", policy.min_objects, labels if column.categories else policy.min_objects),
+            RuleCheck(RARE_CATEGORIES, 1 if stay else 0, len(column.categories)),
+        )
+
+    def refuse_missing_labels(self, labels: int) -> None:
+        """Raises Refused if labels would be missing in the job, and the policy does not leave anything out."""
+        if labels and self._policy.below_minimum == "refuse":
+            raise Refused(RARE_CATEGORIES, _sentence(RuleCheck(RARE_CATEGORIES, 1, 0)))
 
     def _contested(self, view: SiteView) -> Iterator[tuple[str, RuleCheck]]:
         """Who has a cell is added up, too, over the members of a block that hold the column."""
@@ -233,12 +298,19 @@ def _unknown_to(viewer: str, kind: Kind, block: Block, enrolled: Mapping[str, En
     return sum(sum(name in other.kinds for other in enrolled.values()) == 1 for name in names)
 
 
+def _stays(summary: EnrolmentSummary, column: str, holders: int) -> bool:
+    """Whether a holder's own minimums let it stay in a column, as far as its enrolment shows."""
+    enough = min(summary.wishes.min_objects, MOST_SHOWN)
+    return summary.wishes.min_sites <= holders and summary.labels(column) >= enough
+
+
 def _sentence(check: RuleCheck) -> str:
     what = {
         "min_sites": "sites with enough objects would be in a total",
         "min_objects": "objects would be in a part that this site sends",
         "min_foreign_columns": "clusterings would hide each other in the total of an object that several sites hold",
         "min_classifiers": "classifiers would hide each other in the votes on an object that several sites hold",
+        RARE_CATEGORIES: "categories of a column that several sites hold have enough labels at enough of them",
     }[check.rule]
     return f"{check.found} {what}; this site requires {check.required}"
 
@@ -279,6 +351,9 @@ def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[E
     rest = table.select(~left, names) if left.any() else table.select(columns=names)
     if not rest.n_objects or not rest.columns:
         rule = findings.broken[0][1].rule
+        if rule == SHARED_OBJECTS:
+            sentence = "other sites hold every object of this site too, and it leaves such objects out"
+            raise Refused(rule, f"{sentence}: {_WITHOUT_SHARED}")
         raise Refused(rule, "all objects or all columns of this site would have to be left out of the job")
     return rest, tuple(e for e in (*objects.values(), *columns.values()) if e.objects or e.columns)
 
@@ -292,29 +367,57 @@ def _mask(n: int, rows: Rows) -> NDArray[np.bool_]:
 class SiteMinimums:
     """Leaves objects and columns of one site out of one job until every rule holds.
 
-    `table` are the labels that take part, `excluded` what was left out and why. Each alignment is checked (`check`);
-    when it breaks no rule and labels have been counted, the counts are (`check_counts`); whenever findings are not
-    clean, `leave_out` makes the table smaller, the site enrols again, and all are aligned anew.
+    `table` is what the site enrols. Each alignment is checked (`check`): `participating` are the labels that take part
+    under it, in the categories that the holders of each column have agreed on. When it breaks no rule and labels have
+    been counted, the counts are (`check_counts`); whenever findings are not clean, `leave_out` makes the table smaller,
+    the site enrols again, and all are aligned anew. `excluded`: what was left out and why.
     """
 
-    def __init__(self, policy: Policy, mode: str, site: str, table: LabelTable, *, linear: bool) -> None:
-        """`linear`: see `Rules`."""
+    def __init__(
+        self, policy: Policy, mode: str, site: str, table: LabelTable, *, linear: bool, job_key: bytes | None = None
+    ) -> None:
+        """`linear`: see `Rules`. `job_key`: with it, categories go by tokens between the sites."""
         self.table = table
-        self.excluded: tuple[Exclusion, ...] = ()
+        self.participating = table
+        self.wishes = Wishes.of(policy.min_sites, policy.min_objects)
+        self._left_out: tuple[Exclusion, ...] = ()
+        self._job_key = job_key
         self._rules = Rules(policy, mode, site, linear=linear)
         self._aligned: tuple[SiteView, Mapping[str, EnrolmentSummary], Mapping[int, Rows], Findings] | None = None
 
+    @property
+    def excluded(self) -> tuple[Exclusion, ...]:
+        """What has been left out, and why; under the last alignment also labels of rare categories."""
+        missing = _labels(self.table) - _labels(self.participating)
+        rare = (Exclusion(RARE_CATEGORIES, 1, 0, labels=missing),) if missing else ()
+        return (*self._left_out, *rare)
+
     def check(self, view: SiteView, enrolled: Mapping[str, EnrolmentSummary], rows: Mapping[int, Rows]) -> Findings:
-        """All that would leave under an alignment."""
-        findings = self._rules.findings(view, enrolled, self.table, rows)
+        """All that would leave under an alignment. Raises Refused where the policy leaves no other way."""
+        self.participating = self._in_vocabularies(view)
+        self._rules.refuse_missing_labels(_labels(self.table) - _labels(self.participating))
+        findings = self._rules.findings(view, enrolled, self.participating, rows)
         self._aligned = (view, enrolled, rows, findings)
         return findings
+
+    def _in_vocabularies(self, view: SiteView) -> LabelTable:
+        """The table, without labels of categories that take no part."""
+        vocabularies = {column.name: column.categories for column in view.clusterings if column.shared}
+        columns = tuple(
+            restricted(column, names_of(column, self._job_key), vocabularies[column.name])
+            if column.kind == "clustering" and column.name in vocabularies
+            else column
+            for column in self.table.columns
+        )
+        return replace(self.table, columns=columns)
 
     def check_counts(self, counts: Mapping[int, Mapping[str, NDArray[np.float64]]]) -> Findings:
         """Object by object, by block, before anything but counts has left."""
         assert self._aligned is not None
         view, enrolled, rows, findings = self._aligned
-        labelled: dict[Kind, NDArray[np.bool_]] = {k: has_any(self.table, k) for k in ("clustering", "classifier")}
+        labelled: dict[Kind, NDArray[np.bool_]] = {
+            kind: has_any(self.participating, kind) for kind in ("clustering", "classifier")
+        }
         for block, counted in counts.items():
             here = {kind: has[rows[block]] for kind, has in labelled.items()}
             thin = self._rules.thin_objects(view, enrolled, block, counted, here)
@@ -324,7 +427,21 @@ class SiteMinimums:
 
     def leave_out(self, findings: Findings) -> None:
         """Raises Refused where the policy or the rule leaves no other way."""
-        self._rules.refuse(findings)
-        self.table, more = left_out(findings, self.table)
-        self.excluded = (*self.excluded, *more)
+        try:
+            self._rules.refuse(findings)
+            self.table, more = left_out(findings, self.table)
+        except Refused as refused:
+            shared = sum(exclusion.objects for exclusion in self.excluded if exclusion.rule == SHARED_OBJECTS)
+            if not shared:
+                raise
+            sentence = str(refused).removesuffix(f" (rule: {refused.rule})")
+            why = f"{shared:,} objects that other sites hold too were left out before, by the rule {SHARED_OBJECTS}"
+            raise Refused(refused.rule, f"{sentence}; {why}: {_WITHOUT_SHARED}") from refused
+        self.participating = self.table
+        self._left_out = (*self._left_out, *more)
         self._aligned = None
+
+
+def _labels(table: LabelTable) -> int:
+    """Labels of all clusterings of a table."""
+    return sum(int(column.observed.sum()) for column in table.clusterings)

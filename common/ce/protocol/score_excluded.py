@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from ce.protocol.engine.object_state import ObjectState
 from ce.protocol.engine.site import Site
 from ce.protocol.topology.site_view import Block, Categories, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows
+from ce.protocol.topology.vocabularies import restricted
 from ce.ring import Reals, Scale, decode
 from ce.steps.model import Model, Opening, Sizes, State
 
@@ -92,6 +94,6 @@ def whole_memberships(
 
 
 def _known(table: LabelTable, fitted: Mapping[str, tuple[Categories, Reals]], votes: bool) -> LabelTable:
-    """The columns that a fitted model knows."""
-    names = [c.name for c in table.clusterings if c.name in fitted]
-    return table.select(columns=[*names, *(c.name for c in table.classifiers if votes)])
+    """The columns that a fitted model knows, without labels of categories that it does not know."""
+    columns = [restricted(c, c.categories, fitted[c.name][0]) for c in table.clusterings if c.name in fitted]
+    return replace(table, columns=(*columns, *(table.classifiers if votes else ())))

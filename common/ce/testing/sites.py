@@ -34,6 +34,7 @@ min_sites = 1
 min_objects = 1
 min_foreign_columns = 0
 min_classifiers = 0
+shared_objects = "totals"
 min_cluster = 1
 """
 

@@ -7,29 +7,25 @@ Decoding checks the form only; a site checks the content against what all sites 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import rows_array
-from ce.protocol.topology.enrolment import EnrolmentSummary
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows, Topology
 from ce.steps.model import Sizes
 from ce.transport.array_chunks import to_chunks
-from ce.transport.enrolment_codec import kind_number, read_kind, read_summary, summary_message
+from ce.transport.enrolment_codec import kind_number, read_kind
 from ce_proto.v1 import site_pb2 as pb
-
-#: By site: what it has enrolled, and its signature.
-Signed = Mapping[str, tuple[EnrolmentSummary, bytes]]
 
 
 def alignment_frames(
-    attempt: Attempt, view: SiteView, rows: Mapping[int, Rows], signed: Signed, revision: int
+    attempt: Attempt, view: SiteView, rows: Mapping[int, Rows], private: Mapping[str, int], revision: int
 ) -> Iterator[pb.CoordinatorFrame]:
-    """What one site is sent, one frame at a time. `rows` are the positions of its objects, by block."""
+    """What one site is sent, one frame at a time. `rows` are the positions of its objects, by block; `private` says
+    how many objects each site holds alone."""
     header = pb.Alignment(
         job=attempt.job,
         epoch=attempt.epoch,
@@ -46,12 +42,12 @@ def alignment_frames(
                 name=column.name,
                 kind=kind_number(column.kind),
                 holders=column.holders,
-                categories=[bytes.fromhex(str(token)) for token in column.categories],
+                category_count=len(column.categories),
             )
             for column in view.columns
         ],
         revision=revision,
-        enrolments=[summary_message(site, *signed[site]) for site in attempt.roster],
+        private_objects=[private[site] for site in attempt.roster],
         needs_two_exchanges=view.needs_two_exchanges,
         shared_by_all=view.shared_by_all,
     )
@@ -65,7 +61,7 @@ def alignment_frames(
 
 
 def largest_header(topology: Topology) -> int:
-    """Bytes of the largest header of an alignment or a task of a job, rather too many than too few."""
+    """Bytes of the largest header of an introduction, alignment or task of a job, rather too many than too few."""
     enrolments = sum((64 + len(c.name.encode())) * len(c.holders) for c in topology.columns) + 256 * len(topology.sites)
     header = dict.fromkeys(topology.sites, enrolments)
     for block in topology.blocks:
@@ -76,21 +72,23 @@ def largest_header(topology: Topology) -> int:
     for column in topology.columns:
         names = len(column.name.encode()) + sum(len(holder) + 2 for holder in column.holders)
         for site in column.holders:
-            header[site] += 32 + names + (TOKEN_SIZE + 2) * len(column.categories)
+            header[site] += 32 + names
     return max(header.values())
 
 
 @dataclass(frozen=True)
 class AlignmentHeader:
-    """An alignment as it was sent, without the positions of objects."""
+    """An alignment as it was sent, without the positions of objects. Its columns have no categories: only their number
+    is sent."""
 
     revision: int
     sizes: Sizes
     blocks: tuple[Block, ...]
     columns: tuple[TopologyColumn, ...]
+    category_counts: tuple[int, ...]  # of each column
     needs_two_exchanges: bool
     shared_by_all: bool
-    enrolments: dict[str, tuple[EnrolmentSummary, bytes]] = field(repr=False)  # by site, with signatures
+    private_objects: tuple[int, ...]  # of each site, in order of name
 
 
 def read_alignment(message: pb.Alignment) -> AlignmentHeader:
@@ -100,16 +98,11 @@ def read_alignment(message: pb.Alignment) -> AlignmentHeader:
         Sizes(sizes.objects, sizes.clusterings, sizes.classifiers, sizes.categories),
         tuple(Block(block.index, tuple(block.members), block.size) for block in message.blocks),
         tuple(
-            TopologyColumn(
-                column.index,
-                column.name,
-                read_kind(column.kind),
-                tuple(token.hex() for token in column.categories),
-                tuple(column.holders),
-            )
+            TopologyColumn(column.index, column.name, read_kind(column.kind), (), tuple(column.holders))
             for column in message.columns
         ),
+        tuple(column.category_count for column in message.columns),
         message.needs_two_exchanges,
         message.shared_by_all,
-        {summary.site: read_summary(summary) for summary in message.enrolments},
+        tuple(message.private_objects),
     )

@@ -1,12 +1,12 @@
-"""Enrolments as messages of the wire contract, and back: columns, tokens, pseudonyms, signature.
+"""Enrolments as messages of the wire contract, and back: columns, pseudonyms, signature; and what all sites are sent.
 
-Decoding checks the form: kinds, names, tokens. What a party accepts beyond that (limits, revisions, signatures) is its
-own matter.
+Decoding checks the form: kinds, names, numbers within their bounds. What a party accepts beyond that (limits,
+revisions, signatures) is its own matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,33 @@ from ce.errors import InputError, MessageError
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.task import Array
-from ce.protocol.topology.enrolment import ColumnClaim, ColumnSummary, Enrolment, EnrolmentSummary, Written
+from ce.protocol.topology.enrolment import (
+    MOST_SHOWN,
+    ColumnClaim,
+    ColumnSummary,
+    Enrolment,
+    EnrolmentSummary,
+    Written,
+)
+from ce.protocol.topology.exclusions import ExclusionCount
 from ce.protocol.topology.site_view import Kind
+from ce.protocol.topology.vocabularies import MOST_OBJECTS_ASKED, MOST_SITES_ASKED, Wishes
 from ce.transport.array_chunks import LARGEST_HEADER, to_chunks
+from ce.transport.frames import one_line
 from ce_proto.v1 import site_pb2 as pb
 
+#: Characters of a site's name, at most.
+LONGEST_NAME = 63
+#: More objects than any table has.
+_MOST_OBJECTS = 2**40
 #: Characters of a column's name.
 LONGEST_COLUMN_NAME = 200
+#: Rules by which a site leaves something out, and characters of a rule's name.
+MOST_EXCLUSIONS, LONGEST_RULE = 100, 100
+#: Categories of one enrolment, in all its columns together.
+MOST_CATEGORIES = 150_000
+#: Bytes of the salt of a site's pseudonyms, of the commitment to the job key and of a digest.
+SALT_SIZE, COMMITMENT_SIZE, DIGEST_SIZE = 16, 32, 32
 #: The one array of an enrolment.
 PSEUDONYMS = "pseudonyms"
 
@@ -54,11 +74,21 @@ def read_written(number: int) -> Written:
     return _WRITTEN_NAMES[number]
 
 
+#: By site: what it has enrolled, and its signature.
+Signed = Mapping[str, tuple[EnrolmentSummary, bytes]]
+
+
 # A site's own enrolment, up.
 
 
 def enrolment_header(
-    attempt: Attempt, enrolment: Enrolment, summary: EnrolmentSummary, signature: bytes, min_cluster: int
+    attempt: Attempt,
+    enrolment: Enrolment,
+    summary: EnrolmentSummary,
+    salt: bytes,
+    signature: bytes,
+    min_cluster: int,
+    excluded: Iterable[ExclusionCount] = (),
 ) -> pb.Enrolment:
     """All but the pseudonyms. Raises InputError when it is more than fits in a frame."""
     header = pb.Enrolment(
@@ -71,7 +101,7 @@ def enrolment_header(
                 kind=_KINDS[claim.kind],
                 soft=claim.soft,
                 categories_are=_WRITTEN[claim.written],
-                categories=[bytes.fromhex(str(token)) for token in claim.categories],
+                category_count=len(claim.categories),
                 labels=claim.labels,
             )
             for claim in enrolment.columns
@@ -80,9 +110,14 @@ def enrolment_header(
         signature=signature,
         revision=summary.revision,
         min_cluster=min_cluster,
+        excluded=exclusion_messages(excluded),
+        pseudonym_salt=salt,
+        key_commitment=summary.key_commitment,
+        min_sites=summary.wishes.min_sites,
+        min_objects=summary.wishes.min_objects,
     )
-    if header.ByteSize() > LARGEST_HEADER:
-        categories = sum(len(claim.categories) for claim in enrolment.columns)
+    categories = sum(len(claim.categories) for claim in enrolment.columns)
+    if header.ByteSize() > LARGEST_HEADER or categories > MOST_CATEGORIES:
         raise InputError(
             f"{categories:,} categories in {len(enrolment.columns):,} columns are more than fit in an enrolment: leave "
             "out columns, such as those with a category for nearly every object"
@@ -108,17 +143,66 @@ def pseudonym_bytes(enrolment: Enrolment) -> NDArray[np.uint8]:
 def read_claims(claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
     """The columns of an enrolment, in its order; at least one."""
     columns: dict[str, ColumnClaim] = {}
+    room = MOST_CATEGORIES
     for claim in claims:
         if not 0 < len(claim.name) <= LONGEST_COLUMN_NAME or claim.name in columns:
             raise MessageError(f"columns: expected different names of 1 to {LONGEST_COLUMN_NAME} characters")
-        tokens = tuple(token.hex() for token in claim.categories)
-        if len(set(tokens)) < len(tokens) or any(len(token) != 2 * TOKEN_SIZE for token in tokens):
-            raise MessageError(f"columns: expected categories as different tokens of {TOKEN_SIZE} bytes")
         kind, written = read_kind(claim.kind), read_written(claim.categories_are)
-        columns[claim.name] = ColumnClaim(claim.name, kind, claim.soft, tokens, written, claim.labels)
+        room -= _checked_count(kind, claim.category_count, claim.labels)
+        if room < 0:
+            raise MessageError(f"columns: expected at most {MOST_CATEGORIES:,} categories, all columns together")
+        numbers = tuple(range(claim.category_count))
+        columns[claim.name] = ColumnClaim(claim.name, kind, claim.soft, numbers, written, claim.labels)
     if not columns:
         raise MessageError("columns: expected at least one")
     return tuple(columns.values())
+
+
+def exclusion_messages(excluded: Iterable[ExclusionCount]) -> list[pb.Exclusion]:
+    """What a site has left out, by rule."""
+    return [
+        pb.Exclusion(rule=count.rule, objects=count.objects, columns=count.columns, labels=count.labels)
+        for count in excluded
+    ]
+
+
+def read_exclusions(messages: Sequence[pb.Exclusion]) -> tuple[ExclusionCount, ...]:
+    """What a site has left out, by rule. Names of rules are printed: only short, printable ones are accepted."""
+    rules = [message.rule for message in messages]
+    if len(rules) > MOST_EXCLUSIONS or len(set(rules)) < len(rules):
+        raise MessageError(f"excluded: expected at most {MOST_EXCLUSIONS} rules, each of them once")
+    if not all(0 < len(rule) <= LONGEST_RULE and rule.isprintable() for rule in rules):
+        raise MessageError(f"excluded: expected names of rules of 1 to {LONGEST_RULE} printable characters")
+    return tuple(ExclusionCount(m.rule, m.objects, m.columns, m.labels) for m in messages)
+
+
+def _checked_count(kind: Kind, categories: int, labels: int) -> int:
+    """The number of categories of a column."""
+    if labels > MOST_SHOWN:
+        raise MessageError(f"columns: expected labels of at most {MOST_SHOWN}, which stands for more, got {labels:,}")
+    if kind == "classifier" and categories:
+        raise MessageError("columns: expected no categories of a classifier, whose classes are the job's")
+    return categories
+
+
+def read_wishes(message: pb.Enrolment | pb.EnrolmentSummary) -> Wishes:
+    wishes = Wishes(message.min_sites, message.min_objects)
+    if not wishes.within_bounds:
+        raise MessageError(
+            f"min_sites, min_objects: expected 1 to {MOST_SITES_ASKED:,} and 1 to {MOST_OBJECTS_ASKED:,}, "
+            f"got {message.min_sites:,} and {message.min_objects:,}"
+        )
+    return wishes
+
+
+def check_sizes(message: pb.Enrolment) -> None:
+    """That salt, digest and commitment have the sizes that they must have."""
+    sizes = (len(message.pseudonym_salt), len(message.pseudonym_digest), len(message.key_commitment))
+    if sizes != (SALT_SIZE, DIGEST_SIZE, COMMITMENT_SIZE):
+        raise MessageError(
+            f"enrolment: expected a salt of {SALT_SIZE} bytes, a digest of {DIGEST_SIZE} and a key_commitment of "
+            f"{COMMITMENT_SIZE}, got {', '.join(f'{size:,}' for size in sizes)}"
+        )
 
 
 def read_pseudonyms(tokens: Array, objects: int) -> NDArray[np.void]:
@@ -145,7 +229,6 @@ def summary_message(site: str, summary: EnrolmentSummary, signature: bytes) -> p
                 soft=column.soft,
                 categories_are=_WRITTEN[column.written],
                 categories=column.categories,
-                categories_digest=column.categories_digest,
                 labels=column.labels,
             )
             for column in summary.columns
@@ -153,23 +236,46 @@ def summary_message(site: str, summary: EnrolmentSummary, signature: bytes) -> p
         pseudonym_digest=summary.pseudonym_digest,
         signature=signature,
         revision=summary.revision,
-        private_objects=summary.private_objects,
+        key_commitment=summary.key_commitment,
+        min_sites=summary.wishes.min_sites,
+        min_objects=summary.wishes.min_objects,
     )
+
+
+def introduction_frame(attempt: Attempt, signed: Signed, revision: int) -> pb.CoordinatorFrame:
+    """What every site has enrolled."""
+    enrolments = [summary_message(site, *signed[site]) for site in attempt.roster]
+    introduction = pb.Introduction(job=attempt.job, epoch=attempt.epoch, revision=revision, enrolments=enrolments)
+    return pb.CoordinatorFrame(introduction=introduction)
+
+
+def read_introduction(message: pb.Introduction) -> dict[str, tuple[EnrolmentSummary, bytes]]:
+    """What each site has enrolled, and its signature, which is not checked here."""
+    found = {}
+    for summary in message.enrolments:
+        try:
+            found[summary.site] = read_summary(summary)
+        except MessageError as error:
+            raise MessageError(f"enrolment of {one_line(summary.site, LONGEST_NAME)}: {error}") from error
+    return found
 
 
 def read_summary(message: pb.EnrolmentSummary) -> tuple[EnrolmentSummary, bytes]:
     """The summary, and its signature, which is not checked here."""
-    columns = tuple(
-        ColumnSummary(
-            column.name,
-            read_kind(column.kind),
-            column.soft,
-            read_written(column.categories_are),
-            column.categories,
-            column.categories_digest,
-            column.labels,
-        )
-        for column in message.columns
+    columns = []
+    for column in message.columns:
+        kind = read_kind(column.kind)
+        categories = _checked_count(kind, column.categories, column.labels)
+        written = read_written(column.categories_are)
+        columns.append(ColumnSummary(column.name, kind, column.soft, written, categories, column.labels))
+    if sum(column.categories for column in columns) > MOST_CATEGORIES or not 0 < message.objects < _MOST_OBJECTS:
+        raise MessageError("expected numbers of objects and categories that can be")
+    summary = EnrolmentSummary(
+        message.objects,
+        tuple(columns),
+        message.pseudonym_digest,
+        message.revision,
+        message.key_commitment,
+        read_wishes(message),
     )
-    identity = (message.objects, columns, message.pseudonym_digest, message.revision, message.private_objects)
-    return EnrolmentSummary(*identity), message.signature
+    return summary, message.signature

@@ -17,7 +17,7 @@ from ce_proto.v1 import site_pb2 as pb
 #: Bytes of an answer's digest of state, and of the head of its sender's ledger.
 STATE_SIZE, HEAD_SIZE = 16, 32
 #: Version of the protocol; both ends say theirs when a stream begins.
-PROTOCOL = 2
+PROTOCOL = 3
 #: The key of client.toml that says how large a message to a site may be.
 LARGEST_MESSAGE = "largest_message"
 #: Jobs that a Hello may list.

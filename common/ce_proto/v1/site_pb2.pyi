@@ -65,7 +65,7 @@ STEP_VOTES: Step
 STEP_COUNTS: Step
 
 class SiteFrame(_message.Message):
-    __slots__ = ("hello", "key_share", "encrypted_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye", "leaving")
+    __slots__ = ("hello", "key_share", "encrypted_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye", "leaving", "letters")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     KEY_SHARE_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTED_KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class SiteFrame(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     key_share: KeyShare
     encrypted_keys: EncryptedKeys
@@ -86,10 +87,11 @@ class SiteFrame(_message.Message):
     refusal: Refusal
     goodbye: Goodbye
     leaving: Leaving
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., encrypted_keys: _Optional[_Union[EncryptedKeys, _Mapping]] = ..., enrolment: _Optional[_Union[Enrolment, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ...) -> None: ...
+    letters: Letters
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., encrypted_keys: _Optional[_Union[EncryptedKeys, _Mapping]] = ..., enrolment: _Optional[_Union[Enrolment, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., letters: _Optional[_Union[Letters, _Mapping]] = ...) -> None: ...
 
 class CoordinatorFrame(_message.Message):
-    __slots__ = ("welcome", "offer", "peers", "encrypted_key", "alignment", "task", "more", "ended", "goodbye")
+    __slots__ = ("welcome", "offer", "peers", "encrypted_key", "alignment", "task", "more", "ended", "goodbye", "introduction", "letters")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +101,8 @@ class CoordinatorFrame(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    INTRODUCTION_FIELD_NUMBER: _ClassVar[int]
+    LETTERS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     offer: Offer
     peers: Peers
@@ -108,7 +112,9 @@ class CoordinatorFrame(_message.Message):
     more: More
     ended: Ended
     goodbye: Goodbye
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., encrypted_key: _Optional[_Union[EncryptedKey, _Mapping]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    introduction: Introduction
+    letters: Letters
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ..., encrypted_key: _Optional[_Union[EncryptedKey, _Mapping]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., task: _Optional[_Union[Task, _Mapping]] = ..., more: _Optional[_Union[More, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., introduction: _Optional[_Union[Introduction, _Mapping]] = ..., letters: _Optional[_Union[Letters, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("site", "protocol", "software", "instance", "held", "probe", "lacks")
@@ -221,7 +227,7 @@ class EncryptedKey(_message.Message):
     def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., site: _Optional[str] = ..., nonce: _Optional[bytes] = ..., ciphertext: _Optional[bytes] = ...) -> None: ...
 
 class Enrolment(_message.Message):
-    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "chunks", "revision", "min_cluster")
+    __slots__ = ("job", "epoch", "objects", "columns", "pseudonym_digest", "signature", "chunks", "revision", "min_cluster", "pseudonym_salt", "key_commitment", "min_sites", "min_objects", "excluded")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +237,11 @@ class Enrolment(_message.Message):
     CHUNKS_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     MIN_CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    PSEUDONYM_SALT_FIELD_NUMBER: _ClassVar[int]
+    KEY_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
+    MIN_SITES_FIELD_NUMBER: _ClassVar[int]
+    MIN_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     objects: int
@@ -240,9 +251,124 @@ class Enrolment(_message.Message):
     chunks: _arrays_pb2.ArrayChunks
     revision: int
     min_cluster: int
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., min_cluster: _Optional[int] = ...) -> None: ...
+    pseudonym_salt: bytes
+    key_commitment: bytes
+    min_sites: int
+    min_objects: int
+    excluded: _containers.RepeatedCompositeFieldContainer[Exclusion]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnClaim, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., min_cluster: _Optional[int] = ..., pseudonym_salt: _Optional[bytes] = ..., key_commitment: _Optional[bytes] = ..., min_sites: _Optional[int] = ..., min_objects: _Optional[int] = ..., excluded: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ...) -> None: ...
+
+class Exclusion(_message.Message):
+    __slots__ = ("rule", "objects", "columns", "labels")
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    rule: str
+    objects: int
+    columns: int
+    labels: int
+    def __init__(self, rule: _Optional[str] = ..., objects: _Optional[int] = ..., columns: _Optional[int] = ..., labels: _Optional[int] = ...) -> None: ...
 
 class ColumnClaim(_message.Message):
+    __slots__ = ("name", "kind", "soft", "categories_are", "labels", "category_count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SOFT_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_ARE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: ColumnKind
+    soft: bool
+    categories_are: CategoryKind
+    labels: int
+    category_count: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., labels: _Optional[int] = ..., category_count: _Optional[int] = ...) -> None: ...
+
+class Introduction(_message.Message):
+    __slots__ = ("job", "epoch", "revision", "enrolments")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ENROLMENTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    revision: int
+    enrolments: _containers.RepeatedCompositeFieldContainer[EnrolmentSummary]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., enrolments: _Optional[_Iterable[_Union[EnrolmentSummary, _Mapping]]] = ...) -> None: ...
+
+class Letters(_message.Message):
+    __slots__ = ("job", "epoch", "revision", "stage", "vocabularies", "chunks")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARIES_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    revision: int
+    stage: int
+    vocabularies: _containers.RepeatedCompositeFieldContainer[Vocabulary]
+    chunks: _arrays_pb2.ArrayChunks
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., stage: _Optional[int] = ..., vocabularies: _Optional[_Iterable[_Union[Vocabulary, _Mapping]]] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ...) -> None: ...
+
+class Vocabulary(_message.Message):
+    __slots__ = ("column", "categories")
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    categories: int
+    def __init__(self, column: _Optional[str] = ..., categories: _Optional[int] = ...) -> None: ...
+
+class Alignment(_message.Message):
+    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "chunks", "revision", "needs_two_exchanges", "shared_by_all", "private_objects")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_TWO_EXCHANGES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_BY_ALL_FIELD_NUMBER: _ClassVar[int]
+    PRIVATE_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    epoch: int
+    sizes: Sizes
+    blocks: _containers.RepeatedCompositeFieldContainer[BlockView]
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnView]
+    chunks: _arrays_pb2.ArrayChunks
+    revision: int
+    needs_two_exchanges: bool
+    shared_by_all: bool
+    private_objects: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., needs_two_exchanges: _Optional[bool] = ..., shared_by_all: _Optional[bool] = ..., private_objects: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class EnrolmentSummary(_message.Message):
+    __slots__ = ("site", "objects", "columns", "pseudonym_digest", "signature", "revision", "key_commitment", "min_sites", "min_objects")
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    PSEUDONYM_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    KEY_COMMITMENT_FIELD_NUMBER: _ClassVar[int]
+    MIN_SITES_FIELD_NUMBER: _ClassVar[int]
+    MIN_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    site: str
+    objects: int
+    columns: _containers.RepeatedCompositeFieldContainer[ColumnSummary]
+    pseudonym_digest: bytes
+    signature: bytes
+    revision: int
+    key_commitment: bytes
+    min_sites: int
+    min_objects: int
+    def __init__(self, site: _Optional[str] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnSummary, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., revision: _Optional[int] = ..., key_commitment: _Optional[bytes] = ..., min_sites: _Optional[int] = ..., min_objects: _Optional[int] = ...) -> None: ...
+
+class ColumnSummary(_message.Message):
     __slots__ = ("name", "kind", "soft", "categories_are", "categories", "labels")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -254,69 +380,9 @@ class ColumnClaim(_message.Message):
     kind: ColumnKind
     soft: bool
     categories_are: CategoryKind
-    categories: _containers.RepeatedScalarFieldContainer[bytes]
-    labels: int
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[_Iterable[bytes]] = ..., labels: _Optional[int] = ...) -> None: ...
-
-class Alignment(_message.Message):
-    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "chunks", "revision", "enrolments", "needs_two_exchanges", "shared_by_all")
-    JOB_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
-    SIZES_FIELD_NUMBER: _ClassVar[int]
-    BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    COLUMNS_FIELD_NUMBER: _ClassVar[int]
-    CHUNKS_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    ENROLMENTS_FIELD_NUMBER: _ClassVar[int]
-    NEEDS_TWO_EXCHANGES_FIELD_NUMBER: _ClassVar[int]
-    SHARED_BY_ALL_FIELD_NUMBER: _ClassVar[int]
-    job: str
-    epoch: int
-    sizes: Sizes
-    blocks: _containers.RepeatedCompositeFieldContainer[BlockView]
-    columns: _containers.RepeatedCompositeFieldContainer[ColumnView]
-    chunks: _arrays_pb2.ArrayChunks
-    revision: int
-    enrolments: _containers.RepeatedCompositeFieldContainer[EnrolmentSummary]
-    needs_two_exchanges: bool
-    shared_by_all: bool
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., enrolments: _Optional[_Iterable[_Union[EnrolmentSummary, _Mapping]]] = ..., needs_two_exchanges: _Optional[bool] = ..., shared_by_all: _Optional[bool] = ...) -> None: ...
-
-class EnrolmentSummary(_message.Message):
-    __slots__ = ("site", "objects", "columns", "pseudonym_digest", "signature", "revision", "private_objects")
-    SITE_FIELD_NUMBER: _ClassVar[int]
-    OBJECTS_FIELD_NUMBER: _ClassVar[int]
-    COLUMNS_FIELD_NUMBER: _ClassVar[int]
-    PSEUDONYM_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    REVISION_FIELD_NUMBER: _ClassVar[int]
-    PRIVATE_OBJECTS_FIELD_NUMBER: _ClassVar[int]
-    site: str
-    objects: int
-    columns: _containers.RepeatedCompositeFieldContainer[ColumnSummary]
-    pseudonym_digest: bytes
-    signature: bytes
-    revision: int
-    private_objects: int
-    def __init__(self, site: _Optional[str] = ..., objects: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[ColumnSummary, _Mapping]]] = ..., pseudonym_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., revision: _Optional[int] = ..., private_objects: _Optional[int] = ...) -> None: ...
-
-class ColumnSummary(_message.Message):
-    __slots__ = ("name", "kind", "soft", "categories_are", "categories", "categories_digest", "labels")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    SOFT_FIELD_NUMBER: _ClassVar[int]
-    CATEGORIES_ARE_FIELD_NUMBER: _ClassVar[int]
-    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
-    CATEGORIES_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    LABELS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    kind: ColumnKind
-    soft: bool
-    categories_are: CategoryKind
     categories: int
-    categories_digest: bytes
     labels: int
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[int] = ..., categories_digest: _Optional[bytes] = ..., labels: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., soft: _Optional[bool] = ..., categories_are: _Optional[_Union[CategoryKind, str]] = ..., categories: _Optional[int] = ..., labels: _Optional[int] = ...) -> None: ...
 
 class Sizes(_message.Message):
     __slots__ = ("objects", "clusterings", "classifiers", "categories")
@@ -341,30 +407,32 @@ class BlockView(_message.Message):
     def __init__(self, index: _Optional[int] = ..., members: _Optional[_Iterable[str]] = ..., size: _Optional[int] = ...) -> None: ...
 
 class ColumnView(_message.Message):
-    __slots__ = ("index", "name", "kind", "holders", "categories")
+    __slots__ = ("index", "name", "kind", "holders", "category_count")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
-    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
+    CATEGORY_COUNT_FIELD_NUMBER: _ClassVar[int]
     index: int
     name: str
     kind: ColumnKind
     holders: _containers.RepeatedScalarFieldContainer[str]
-    categories: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., holders: _Optional[_Iterable[str]] = ..., categories: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    category_count: int
+    def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., kind: _Optional[_Union[ColumnKind, str]] = ..., holders: _Optional[_Iterable[str]] = ..., category_count: _Optional[int] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("job", "epoch", "revision", "checkpoints")
+    __slots__ = ("job", "epoch", "revision", "checkpoints", "excluded")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     revision: int
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
+    excluded: _containers.RepeatedCompositeFieldContainer[Exclusion]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., revision: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., excluded: _Optional[_Iterable[_Union[Exclusion, _Mapping]]] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("origin", "round")

@@ -11,13 +11,14 @@ from uuid import uuid4
 import click
 from rich.text import Text
 
+from ce.cli.exclusions import not_in_the_fit
 from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table
 from ce.errors import InputError
 from ce.identity.files import make_directory, rewrite
 from ce.job import Job
 from ce_coordinator.cli.operator_call import call
 from ce_coordinator.cli.options import config_option, next_command, read_config
-from ce_coordinator.cli.picture import progress, state_text
+from ce_coordinator.cli.picture import left_out, progress, state_text
 from ce_coordinator.cli.plain import plain
 from ce_coordinator.cli.watch import watch_to_the_end
 from ce_proto.v1 import operator_pb2 as pb
@@ -45,7 +46,10 @@ def submit(job: Path, watch_: bool, token: str | None, config: Path, format_: st
         watch_to_the_end(settings, status.job, config, format_)
         return
     then = next_command("watch", status.job, config=config)
-    say(format_, plain(status), f"job {status.job} is {status.state}; follow it with: {then}")
+    # Which objects take part is known once the sites have enrolled: at once only for a job that was submitted before.
+    objects = left_out(status)
+    lines = [f"objects: {objects}"] if objects else []
+    say(format_, plain(status), f"job {status.job} is {status.state}; follow it with: {then}", *lines)
 
 
 @click.command("list", short_help="List all jobs, the newest first.")
@@ -183,10 +187,13 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
         found = f"bound {report['lower_bound']:,.4f} after {report['iterations']:,} iterations; sizes {sizes}"
     else:
         found = "a blind job: only its sites know the bound and the sizes"
+    in_fit, excluded = report.get("objects_in_fit", report["objects"]), report.get("excluded", ())
+    objects = not_in_the_fit(report["objects"], in_fit, excluded)
     say(
         format_,
         {"written": str(path), "result": report},
         found,
+        *([f"objects: {objects}"] if objects else []),
         f"wrote {path}",
     )
 

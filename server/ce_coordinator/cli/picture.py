@@ -10,7 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ce.cli.exclusions import not_in_the_fit
 from ce.cli.output import ago, fact_table, size, span
+from ce_coordinator.cli.plain import plain
 from ce_proto.v1 import operator_pb2 as pb
 
 ENDS = ("done", "failed", "cancelled")
@@ -50,6 +52,8 @@ def progress(
 ) -> Iterable[tuple[str, str]]:
     """A job's progress: names and values."""
     over = status.state in ENDS
+    if objects := left_out(status):
+        yield "objects", objects
     if status.iteration:
         most = f" of at most {status.max_iterations:,}" if status.max_iterations else ""
         yield "iteration", f"{status.iteration:,}{'' if over else most + _starts(status)}"
@@ -69,6 +73,11 @@ def progress(
         yield "time left", f"at most {span(left)} at this rate{'; ' if until else ''}{until}"
     elif until and status.state != "running":
         yield "waiting", f"for {_waited_for(status)}; {until}"
+
+
+def left_out(status: pb.JobStatus) -> str:
+    """How many objects of how many are not in the fit, and by which rules; empty: all are, or it is not known yet."""
+    return not_in_the_fit(status.objects, status.objects_in_fit, map(plain, status.excluded))
 
 
 def most_time_left(status: pb.JobStatus) -> float | None:

@@ -1,8 +1,8 @@
-"""One attempt at a job at the coordinator: its setup, then its rounds.
+"""One attempt at a job at the coordinator: its setup, the letters of the sites, its rounds.
 
-The same two halves as at a site (ce_client.attempt): `AttemptSetup` until all sites have enrolled, `AttemptRounds` from
-the alignment on. This module passes each frame to the half that it belongs to, and says which computation or checkpoint
-comes next.
+The same parts as at a site (ce_client.attempt): `AttemptSetup` until all sites have enrolled, `LetterRelay` while they
+write to each other, `AttemptRounds` from the alignment on; after a later enrolment letters and alignment come again.
+This module passes each frame to the part that it belongs to, and says which computation or checkpoint comes next.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from ce.errors import JobFailed, MessageError
@@ -17,6 +18,7 @@ from ce.job import Job
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.snapshots import Snapshot
+from ce.protocol.keys.handshake import refuse_different_keys
 from ce.service.checkpoint_id import CHECKPOINTS_PER_JOB, CheckpointId
 from ce.steps.model import Model
 from ce.transport.frames import Frame
@@ -32,6 +34,7 @@ from ce_coordinator.core.instructions import (
     SaveCheckpoint,
     Send,
 )
+from ce_coordinator.core.letter_relay import LetterRelay
 from ce_coordinator.core.limits import JobSettings
 from ce_coordinator.core.report import operator_report
 from ce_coordinator.core.site_directory import SiteDirectory
@@ -60,6 +63,27 @@ class Trace:
             self.bound_path = (*self.bound_path, where.bound)
 
 
+class ExchangeRate:
+    """How many exchanges there are per second."""
+
+    def __init__(self) -> None:
+        self._times: deque[tuple[float, int]] = deque(maxlen=MOST_EXCHANGE_TIMES)
+
+    def add(self, now: float, exchanges: int) -> None:
+        """So many have been finished."""
+        self._times.append((now, exchanges))
+
+    def per_s(self, now: float) -> float:
+        # The last two stay, however old they are: exchanges that take longer than the window have a rate, too.
+        times = self._times
+        while len(times) > 2 and times[1][0] < now - RATE_WINDOW_S:
+            times.popleft()
+        if len(times) < 2:
+            return 0.0
+        (begin, first), (_, last) = times[0], times[-1]
+        return (last - first) / max(now - begin, 1e-3)
+
+
 class JobAttempt:
     """Every method is an event and returns instructions; MessageError and other errors are the caller's to handle."""
 
@@ -74,6 +98,7 @@ class JobAttempt:
     ) -> None:
         self.trace = Trace()
         self.setup = AttemptSetup(attempt, model.uses_votes, settings.limits)
+        self.letters: LetterRelay | None = None
         self.rounds: AttemptRounds | None = None
         self._attempt = attempt
         self._job = job
@@ -81,14 +106,21 @@ class JobAttempt:
         self._settings = settings
         self._directory = directory
         self._schedule = CheckpointSchedule(settings.checkpoint_interval, now)
-        self._exchange_times: deque[tuple[float, int]] = deque(maxlen=MOST_EXCHANGE_TIMES)
+        self._rate = ExchangeRate()
 
     # State.
 
     @property
     def awaited(self) -> set[str]:
         """The sites that have to send something before the attempt can continue."""
-        return self.setup.awaited if self.rounds is None else set(self.rounds.awaited)
+        if self.rounds is not None:
+            return set(self.rounds.awaited)
+        return self.setup.awaited if self.letters is None else self.letters.awaited
+
+    @property
+    def all_enrolled(self) -> bool:
+        """Whether every site has enrolled: the sites write to each other and are aligned, and rounds follow."""
+        return self.letters is not None
 
     @property
     def checkpoint_pending(self) -> bool:
@@ -102,22 +134,22 @@ class JobAttempt:
         return not any(pb.FEATURE_CHECKPOINTS in features for features in lacks)
 
     def exchanges_per_s(self, now: float) -> float:
-        # The last two stay, however old they are: exchanges that take longer than the window have a rate, too.
-        times = self._exchange_times
-        while len(times) > 2 and times[1][0] < now - RATE_WINDOW_S:
-            times.popleft()
-        if len(times) < 2:
-            return 0.0
-        (begin, first), (_, last) = times[0], times[-1]
-        return (last - first) / max(now - begin, 1e-3)
+        return self._rate.per_s(now)
 
     def report(self, left_behind: tuple[str, ...]) -> bytes:
         """The operator's result of a finished attempt."""
         assert self.rounds is not None
         rounds, least = self.rounds, max(self._settings.min_cluster, self.setup.min_cluster)
-        return operator_report(
-            self._job, rounds.topology, rounds.outcome, rounds.exchanges, rounds.bytes, least, left_behind
-        )
+        facts = (rounds.topology, self.setup.exclusions, rounds.outcome, rounds.exchanges, rounds.bytes)
+        return operator_report(self._job, *facts, least, left_behind)
+
+    def participation(self) -> dict[str, str | int | float]:
+        """For the log: how many objects of how many took part, and which rules left out others."""
+        assert self.rounds is not None
+        exclusions, in_fit = self.setup.exclusions, self.rounds.topology.sizes.objects
+        found: dict[str, str | int | float] = {"objects": exclusions.objects, "objects_in_fit": in_fit}
+        rules = dict.fromkeys(count.rule for _, count in exclusions)
+        return found | ({"rules": ", ".join(rules)} if rules else {})
 
     # Streams.
 
@@ -127,20 +159,28 @@ class JobAttempt:
 
     def reconnected(self, site: str) -> list[Instruction]:
         """A site has another stream: it is sent what it may have missed."""
-        half = self.setup if self.rounds is None else self.rounds
-        return [self._send(site, half.frames_after_reconnect(site)), Changed(self._job.name)]
+        parts = [part for part in (self.letters or self.setup, self.rounds) if part is not None]
+        if self.rounds is not None and self.rounds.begun:
+            parts = [self.rounds]
+        frames = chain.from_iterable(part.frames_after_reconnect(site) for part in parts)
+        return [self._send(site, frames), Changed(self._job.name)]
 
     def received(self, site: str, fingerprint: str, kind: str, message: Any, now: float) -> list[Instruction]:
         """A frame of this attempt."""
-        if self.rounds is None:
+        if self.letters is None:
             return self._received_in_setup(site, fingerprint, kind, message)
-        return self._received_in_rounds(self.rounds, site, kind, message, now)
+        if self.rounds is None:
+            return self._received_in_letters(self.letters, site, kind, message)
+        return self._received_in_rounds(self.letters, self.rounds, site, kind, message, now)
 
     # Computations and checkpoints.
 
     def aligned(self, result: Aligned) -> list[Instruction]:
         """The sites are aligned: each is sent what it shares with which others."""
+        if not self.setup.revision:
+            self.setup.exclusions.objects = result.topology.sizes.objects
         rounds = self.rounds = AttemptRounds(self._attempt, result, self.setup.signed, self.setup.revision)
+        self.setup.aligned = True
         return [self._send(site, rounds.alignment(site)) for site in self._connected]
 
     def request_checkpoint(self) -> None:
@@ -175,12 +215,15 @@ class JobAttempt:
         assert rounds is not None
         if not rounds.begin(following):
             return None
-        if rounds.iterates:
+        if rounds.iterates and self.letters is not None:
             self.setup.forget_objects()
+            self.letters.forget()
         self._schedule.round_begun(now, rounds.exchanges, following.with_checkpoint)
-        self._exchange_times.append((now, rounds.exchanges))
+        self._rate.add(now, rounds.exchanges)
+        if following.resumed_from is not None:
+            self.trace.bound_path = rounds.bound_path
         tasks = [self._send(site, rounds.task(site)) for site in self._connected if site in following.tasks]
-        return [*self._notes(rounds, following), *tasks, Changed(self._job.name)]
+        return [*_notes(self._job.name, rounds, following), *tasks, Changed(self._job.name)]
 
     # How.
 
@@ -192,24 +235,58 @@ class JobAttempt:
             case "encrypted_keys":
                 relayed = setup.relay_keys(site, message)
             case "enrolment" | "more":
-                if self._enrolled(site, kind, message) and setup.complete:
-                    return [self._align(), changed]
+                if self.setup.receive_enrolment(site, kind, message) and setup.complete:
+                    return self._introduce()
                 return [changed]
             case _:
                 raise MessageError(f"{kind}: comes before the sites are aligned")
         return [*(self._send(to, [frame]) for to, frame in relayed if to in self._directory.sessions), changed]
 
+    def _introduce(self) -> list[Instruction]:
+        """Every site is sent what all have enrolled; then they write to each other."""
+        setup, self.rounds = self.setup, None
+        setup.aligned = False
+        refuse_different_keys(self._attempt, {site: setup.signed[site][0] for site in self._attempt.roster})
+        relay = self.letters = LetterRelay(
+            self._attempt, setup.signed, setup.revision, self._settings.limits.round_bytes
+        )
+        return [*(self._send(site, relay.introduction()) for site in self._connected), Changed(self._job.name)]
+
+    def _received_in_letters(self, relay: LetterRelay, site: str, kind: str, message: Any) -> list[Instruction]:
+        complete, changed = False, Changed(self._job.name)
+        match kind:
+            case "letters":
+                complete = relay.receive(site, message)
+            case "more" if relay.is_writing(site):
+                complete = relay.more(site, message.chunks)
+            case "enrolment" | "more":  # may be repeated after a broken stream
+                self.setup.receive_enrolment(site, kind, message)
+            case "key_share" | "encrypted_keys" | "ready":  # so may these
+                return []
+            case _:
+                raise MessageError(f"{kind}: comes before the sites are aligned")
+        if not complete:
+            return [changed]
+        sent = [self._send(to, relay.letters(to, relay.stage - 1)) for to in self._connected]
+        return [*sent, self._align(relay), changed] if relay.complete else [*sent, changed]
+
     def _received_in_rounds(
-        self, rounds: AttemptRounds, site: str, kind: str, message: Any, now: float
+        self, relay: LetterRelay, rounds: AttemptRounds, site: str, kind: str, message: Any, now: float
     ) -> list[Instruction]:
         complete, changed = False, [Changed(self._job.name)]
         match kind:
             case "ready":
-                complete = self._ready(rounds, site, message)
+                complete = rounds.ready(site, message.revision, read_checkpoints(message))
+                if message.revision == self.setup.revision:
+                    self.setup.exclude(site, message.excluded)
             case "enrolment":
-                complete = self._enrolled(site, kind, message) and rounds.amend(site)
+                complete = self.setup.receive_enrolment(site, kind, message) and rounds.amend(site)
             case "more" if self.setup.is_enrolling(site):
-                complete = self._enrolled(site, kind, message) and rounds.amend(site)
+                complete = self.setup.receive_enrolment(site, kind, message) and rounds.amend(site)
+            case "letters":  # may be repeated after a broken stream
+                relay.receive(site, message)
+            case "more" if relay.is_writing(site):
+                relay.more(site, message.chunks)
             case "answer":
                 complete, changed = rounds.answer(site, message), []
             case "more":
@@ -220,19 +297,6 @@ class JobAttempt:
                 raise MessageError(f"{kind}: the sites are aligned already")
         return self._all_answered(rounds, now) if complete else [*changed]
 
-    def _enrolled(self, site: str, kind: str, message: Any) -> bool:
-        """Whether a new enrolment of the site is complete."""
-        if kind == "enrolment":
-            return self.setup.enrol(site, message)
-        return self.setup.enrol_more(site, message.chunks)
-
-    def _ready(self, rounds: AttemptRounds, site: str, message: Any) -> bool:
-        count = len(message.checkpoints)
-        if count > CHECKPOINTS_PER_JOB:
-            raise MessageError(f"checkpoints: expected at most {CHECKPOINTS_PER_JOB}, got {count:,}")
-        checkpoints = (CheckpointId(entry.origin, entry.round) for entry in message.checkpoints)
-        return rounds.ready(site, message.revision, checkpoints)
-
     def _all_answered(self, rounds: AttemptRounds, now: float) -> list[Instruction]:
         """All sites have answered the alignment or the round."""
         if rounds.amended:
@@ -242,7 +306,7 @@ class JobAttempt:
                     f"after {MOST_REVISIONS} alignments the sites still leave out objects or columns: their policies' "
                     "minimums do not fit their objects"
                 )
-            return [self._align(), Changed(self._job.name)]
+            return self._introduce()
         rounds.begin_computing()
         if rounds.begun:
             return [
@@ -255,31 +319,22 @@ class JobAttempt:
             return [LoadCheckpoint(job, epoch, context, rounds.common_checkpoints)]
         return [self._compute(rounds, rounds.open())]
 
-    def _align(self) -> Compute:
+    def _align(self, relay: LetterRelay) -> Compute:
         """Who shares what, from all enrolments."""
         enrolments, most_bytes = self.setup.enrolments, self._settings.limits.round_bytes
+        vocabularies = relay.vocabularies
         size = sum(len(enrolment.objects) for enrolment in enrolments.values())
         return Compute(
             self._job.name,
             self._attempt.epoch,
             size,
-            lambda: align_all(self._model, enrolments, self.trace.progress, most_bytes, self._job.privacy),
+            lambda: align_all(
+                self._model, enrolments, vocabularies, self.trace.progress, most_bytes, self._job.privacy
+            ),
         )
 
     def _compute(self, rounds: AttemptRounds, work: Work) -> Compute:
         return Compute(self._job.name, self._attempt.epoch, rounds.size, work)
-
-    def _notes(self, rounds: AttemptRounds, following: NextRound) -> list[Instruction]:
-        job = self._job.name
-        notes: list[Instruction] = [
-            Note("warning", "a site was sent other totals than the first site", {"job": job, "site": site})
-            for site in rounds.diverged
-        ]
-        if following.resumed_from is not None:
-            self.trace.bound_path = rounds.bound_path
-            named: dict[str, str | int | float] = {"job": job, "round": following.resumed_from.round}
-            notes.append(Note("info", "job goes on from a checkpoint", named))
-        return notes
 
     def _send(self, site: str, frames: Iterable[Frame]) -> Send:
         return Send(self._directory.sessions[site], frames, self._job.name)
@@ -287,3 +342,23 @@ class JobAttempt:
     @property
     def _connected(self) -> list[str]:
         return [site for site in self._attempt.roster if site in self._directory.sessions]
+
+
+def _notes(job: str, rounds: AttemptRounds, following: NextRound) -> list[Instruction]:
+    """What the log says when a round begins."""
+    notes: list[Instruction] = [
+        Note("warning", "a site was sent other totals than the first site", {"job": job, "site": site})
+        for site in rounds.diverged
+    ]
+    if following.resumed_from is not None:
+        named: dict[str, str | int | float] = {"job": job, "round": following.resumed_from.round}
+        notes.append(Note("info", "job goes on from a checkpoint", named))
+    return notes
+
+
+def read_checkpoints(message: pb.Ready) -> list[CheckpointId]:
+    """The checkpoints that a site could resume from."""
+    count = len(message.checkpoints)
+    if count > CHECKPOINTS_PER_JOB:
+        raise MessageError(f"checkpoints: expected at most {CHECKPOINTS_PER_JOB}, got {count:,}")
+    return [CheckpointId(entry.origin, entry.round) for entry in message.checkpoints]

@@ -18,7 +18,8 @@ from ce.protocol.engine.aggregator import Aggregator, OpenRound, Outcome, Progre
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.task import Task, digests_of
 from ce.protocol.modes.aggregators import aggregator_for
-from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrolment_digest, with_private_objects
+from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrolment_digest
+from ce.protocol.topology.site_view import Categories
 from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms
 from ce.service.checkpoint_id import CheckpointId
 from ce.steps.model import Model, fits_the_ring
@@ -60,12 +61,13 @@ class NextRound:
 def align_all(
     model: Model,
     enrolments: Mapping[str, Enrolment],
+    vocabularies: Mapping[str, Categories],
     on_progress: Callable[[Progress], None],
     most_bytes: int,
     privacy: str,
 ) -> Aligned:
-    """Who shares what, and the engine that goes on from there."""
-    topology, rows = align(enrolments)
+    """Who shares what, and the engine that goes on from there. `vocabularies`: of shared clusterings."""
+    topology, rows = align(enrolments, vocabularies)
     if model.uses_votes and not topology.classifiers:
         raise InputError("no classifier: no site has a column of votes, which this model needs beside the clusterings")
     objects = topology.sizes.objects
@@ -84,7 +86,7 @@ def align_all(
     if largest_header(topology) > LARGEST_HEADER:
         raise LimitReached(
             "what one site would have to be sent about the columns and objects that it shares does not fit in a "
-            "message: fewer categories, or fewer different groups of sites that share objects, need less"
+            "message: fewer columns, or fewer different groups of sites that share objects, need less"
         )
     known = block_pseudonyms(topology, enrolments, rows)
     return Aligned(topology, rows, aggregator_for(privacy, topology.whole(), model, on_progress, known))
@@ -116,11 +118,8 @@ class AttemptRounds:
         self._aggregator = aligned.aggregator
         self._rows = aligned.rows
         alone = {block.members[0]: block.size for block in aligned.topology.blocks if not block.shared}
-        private = {site: alone.get(site, 0) for site in attempt.roster}
-        summaries = {site: signed[site][0] for site in attempt.roster}
-        shown = with_private_objects(summaries, private)
-        self._signed = {site: (shown[site], signed[site][1]) for site in attempt.roster}
-        enrolled = enrolment_digest(summaries, private)
+        self._private = {site: alone.get(site, 0) for site in attempt.roster}
+        enrolled = enrolment_digest({site: signed[site][0] for site in attempt.roster}, self._private)
         #: A digest of everything that a checkpoint of this attempt is valid for.
         self.checkpoint_context = hashlib.sha256(joined(attempt.job_digest, enrolled)).digest()
         self._origin = attempt.epoch
@@ -186,7 +185,7 @@ class AttemptRounds:
 
     def alignment(self, site: str) -> Iterator[pb.CoordinatorFrame]:
         view = self.topology.view(site)
-        return alignment_frames(self.attempt, view, self._rows[site], self._signed, self.revision)
+        return alignment_frames(self.attempt, view, self._rows[site], self._private, self.revision)
 
     @property
     def amended(self) -> bool:

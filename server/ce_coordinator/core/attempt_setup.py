@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from cryptography import x509
@@ -18,8 +19,16 @@ from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import KEY_SIZE, KeyShare, check_enrolment, check_key_share
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary
+from ce.protocol.topology.exclusions import ExclusionCount, JobExclusions
 from ce.transport.array_chunks import Collector
-from ce.transport.enrolment_codec import PSEUDONYMS, read_claims, read_pseudonyms
+from ce.transport.enrolment_codec import (
+    PSEUDONYMS,
+    check_sizes,
+    read_claims,
+    read_exclusions,
+    read_pseudonyms,
+    read_wishes,
+)
 from ce_coordinator.core.limits import Limits
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -38,6 +47,7 @@ class _Arriving:
 
     header: pb.Enrolment
     columns: tuple[ColumnClaim, ...]
+    excluded: tuple[ExclusionCount, ...]
     collector: Collector
 
 
@@ -48,7 +58,9 @@ class AttemptSetup:
         self.attempt = attempt
         self.enrolments: dict[str, Enrolment] = {}
         self.signed: dict[str, tuple[EnrolmentSummary, bytes]] = {}  # by site: what it has enrolled, with its signature
-        self.revision = 0  # of the present alignment
+        self.revision = 0  # of the present introduction and alignment
+        self.aligned = False  # the sites have been sent the alignment of this revision, and may enrol anew
+        self.exclusions = JobExclusions()
         self.min_cluster = 0  # the largest that a site asks for: smaller clusters are withheld from the operator
         self._uses_votes = uses_votes
         self._limits = limits
@@ -149,6 +161,10 @@ class AttemptSetup:
         }
         return [(name, pb.CoordinatorFrame(encrypted_key=key)) for name, key in self._job_keys.items()]
 
+    def receive_enrolment(self, site: str, kind: str, message: Any) -> bool:
+        """An enrolment or more of it. True: it is complete, and does not repeat one that was accepted."""
+        return self.enrol(site, message) if kind == "enrolment" else self.enrol_more(site, message.chunks)
+
     def enrol(self, site: str, message: pb.Enrolment) -> bool:
         """A site's enrolment, or its beginning. True: it is complete, and does not repeat one that was accepted."""
         if self._job_keys is None:
@@ -159,8 +175,10 @@ class AttemptSetup:
                 f"{self._limits.objects_per_site:,} (limits.objects_per_site)"
             )
         columns = self._columns(site, message.columns)
+        check_sizes(message)
+        read_wishes(message)
         collector = Collector(message.objects * TOKEN_SIZE + 1024)
-        self._arriving[site] = _Arriving(message, columns, collector)
+        self._arriving[site] = _Arriving(message, columns, read_exclusions(message.excluded), collector)
         complete = self.enrol_more(site, message.chunks)
         # The pseudonyms are in the collector; of the frame only what was signed is needed further.
         message.ClearField("chunks")
@@ -181,22 +199,31 @@ class AttemptSetup:
             raise MessageError(f"enrolment: expected the one array {PSEUDONYMS}")
         objects = read_pseudonyms(arriving.collector.arrays[PSEUDONYMS], arriving.header.objects)
         enrolment = Enrolment(objects, arriving.columns)
-        summary = enrolment.summary(arriving.header.revision)
-        if arriving.header.pseudonym_digest != summary.pseudonym_digest:
-            raise MessageError("pseudonym_digest: expected the digest of the pseudonyms")
-        signature = arriving.header.signature
+        header = arriving.header
+        summary = enrolment.summary(header.revision, header.pseudonym_salt, header.key_commitment, read_wishes(header))
+        if header.pseudonym_digest != summary.pseudonym_digest:
+            raise MessageError("pseudonym_digest: expected the digest of the salt and the pseudonyms")
+        signature = header.signature
         check_enrolment(self.attempt, site, summary, signature, self._certificates[site])
         self._refuse_more(site, enrolment, summary)
+        self.exclusions.enrolled(site, len(objects), len(enrolment.columns), arriving.excluded)
         self.enrolments[site], self.signed[site] = enrolment, (summary, signature)
         self._objects[site] = len(objects)
-        self.min_cluster = max(self.min_cluster, arriving.header.min_cluster)
+        self.min_cluster = max(self.min_cluster, header.min_cluster)
         return True
+
+    def exclude(self, site: str, messages: Sequence[pb.Exclusion]) -> None:
+        """What a site that is ready has left out, now that categories are agreed on."""
+        summary, _ = self.signed[site]
+        self.exclusions.enrolled(site, summary.objects, len(summary.columns), read_exclusions(messages))
 
     def _refuse_more(self, site: str, enrolment: Enrolment, summary: EnrolmentSummary) -> None:
         """A later enrolment leaves out objects or columns, adds none, and answers the present alignment."""
         if self._closed:
             raise MessageError("enrolment: the rounds have begun")
         former = self.enrolments.get(site)
+        if former is not None and not self.aligned:
+            raise MessageError("enrolment: expected a later one only in answer to an alignment or to counts")
         expected = 0 if former is None else self.revision + 1
         if summary.revision != expected:
             raise MessageError(f"revision: expected {expected}, got {summary.revision}")
@@ -213,7 +240,7 @@ class AttemptSetup:
     def _columns(self, site: str, claims: Sequence[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
         if len(claims) > self._limits.columns_per_site:
             raise LimitReached(f"{site} enrols more columns than limits.columns_per_site")
-        if any(len(claim.categories) > self._limits.categories_per_column for claim in claims):
+        if any(claim.category_count > self._limits.categories_per_column for claim in claims):
             raise LimitReached(f"a column of {site} has more categories than limits.categories_per_column")
         columns = read_claims(claims)
         if any(claim.kind == "classifier" for claim in columns) and not self._uses_votes:

@@ -89,7 +89,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Compute:
-    """Run `work`, off the event loop when it is large; then pass in `Computed`."""
+    """Run `work`, off the event loop; then pass in `Computed`."""
 
     job: str
     epoch: int

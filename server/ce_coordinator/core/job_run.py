@@ -153,7 +153,10 @@ class JobRun:
                 return self._refused(site, message, now)
             if self.attempt is None:
                 raise MessageError(f"{kind}: this job has not begun")
-            return self.attempt.received(site, fingerprint, kind, message, now)
+            steps = self.attempt.received(site, fingerprint, kind, message, now)
+            if self.attempt.all_enrolled and self.attempt.rounds is None:
+                return [*self._enter("aligning", now), *steps]
+            return steps
         except MessageError as error:
             return self._strike(site, error, now)
         except CeError as error:
@@ -164,8 +167,7 @@ class JobRun:
         assert self.attempt is not None
         match result:
             case Aligned():
-                alignments = self.attempt.aligned(result)
-                return [*self._enter("aligning", now), *alignments]
+                return self.attempt.aligned(result)
             case CheckpointDue():
                 return self.attempt.checkpoint_due(result)
             case NextRound():
@@ -229,7 +231,8 @@ class JobRun:
     def _next_round(self, attempt: JobAttempt, following: NextRound, now: float) -> list[Instruction]:
         steps = attempt.next_round(following, now)
         if steps is None:
-            return self._end("done", now, result=attempt.report(self.record.left_behind))
+            note = Note("info", "objects of the job", {"job": self.job.name, **attempt.participation()})
+            return [note, *self._end("done", now, result=attempt.report(self.record.left_behind))]
         self._waits_since = now
         return [*self._enter("running", now), *steps]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ce.declarations.registry import find_model
 from ce.job import Job
 from ce.protocol.engine.aggregator import Outcome
+from ce.protocol.topology.exclusions import JobExclusions
 from ce.protocol.topology.topology import Topology
 from ce.ring import Reals
 
@@ -19,6 +21,7 @@ from ce.ring import Reals
 def operator_report(
     job: Job,
     topology: Topology,
+    exclusions: JobExclusions,
     outcome: Outcome | None,
     exchanges: int,
     n_bytes: int,
@@ -34,7 +37,9 @@ def operator_report(
         "model": job.model,
         "privacy": job.privacy,
         "layout": topology.layout,
-        "objects": topology.sizes.objects,
+        "objects": exclusions.objects,
+        "objects_in_fit": topology.sizes.objects,
+        "excluded": [{"site": site, **asdict(count)} for site, count in exclusions],
         "sites": list(topology.sites),
         "columns": [{"name": c.name, "kind": c.kind, "holders": list(c.holders)} for c in topology.columns],
         "exchanges": exchanges,
@@ -58,10 +63,11 @@ def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -
         "sizes": [int(size) if show else None for size, show in zip(outcome.sizes, visible, strict=True)],
         "min_cluster": min_cluster,
         "parameters": {name: _visible(outcome.globals[name][0], visible) for name in find_model(job.model).parameters},
-        # Only the holder of a column that it does not share knows its parameters. Categories are named by tokens.
+        # Only the holder of a column that it does not share knows its parameters. Of categories the coordinator knows
+        # the number: their order is that of tokens that only the holders know.
         "beta": {
             column.name: {
-                "categories": [str(token) for token in column.categories],
+                "categories": len(column.categories),
                 "rows": _visible(outcome.beta[column.name], visible),
             }
             for column in topology.clusterings

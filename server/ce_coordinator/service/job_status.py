@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from ce_coordinator.core.job_run import JobRun
 from ce_coordinator.core.machine import Machine
@@ -74,7 +75,10 @@ def _add_progress(status: pb.JobStatus, run: JobRun, now: float) -> None:
     rounds = attempt.rounds
     if rounds is not None:
         status.layout = rounds.topology.layout
-        status.objects = rounds.topology.sizes.objects
+        status.objects = attempt.setup.exclusions.objects
+        status.objects_in_fit = rounds.topology.sizes.objects
+        for site, count in attempt.setup.exclusions:
+            status.excluded.append(pb.SiteExclusion(site=site, **asdict(count)))
         status.exchanges = rounds.exchanges
         status.exchanges_kept = rounds.exchanges_resumed
         status.bytes = rounds.bytes
@@ -85,6 +89,9 @@ def _add_result(status: pb.JobStatus, record: JobRecord) -> None:
     report = json.loads(record.result)
     status.layout = report["layout"]
     status.objects = report["objects"]
+    # Results of version 0.1.0 have only the objects that took part.
+    status.objects_in_fit = report.get("objects_in_fit", report["objects"])
+    status.excluded.extend(pb.SiteExclusion(**entry) for entry in report.get("excluded", ()))
     status.iteration = report.get("iterations", 0)  # the coordinator of a blind job does not know it
     status.bound_path.extend(report.get("bound_path", ()))
     status.exchanges = report["exchanges"]

@@ -1,6 +1,6 @@
 """Between the coordinator's core and the world: passes events in, one at a time, and carries out the instructions.
 
-Runs on one event loop. Large computations and all work on checkpoint files leave it, to a pool of threads.
+Runs on one event loop. Computations and all work on checkpoint files leave it, to pools of threads.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import contextlib
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
+from ce.cancellation import Cancellation, ComputationCancelled, cancellable
 from ce.errors import CeError, JobFailed, LimitReached
 from ce.service.checkpoints import CheckpointFailed, Checkpoints
 from ce.service.logs import fields
@@ -54,8 +54,10 @@ from ce_coordinator.store.interface import Store
 
 log = logging.getLogger("ce_coordinator")
 
-#: Numbers that a computation on the event loop may read: less than a millisecond, which changing threads costs, too.
-INLINE_SIZE = 20_000
+#: Numbers that a small computation reads. Small ones have threads of their own: they need not wait for large ones.
+SMALL_SIZE = 20_000
+#: Threads for small computations.
+SMALL_THREADS = 2
 #: Seconds until a record that could not be written is tried again.
 RETRY_S = 5.0
 #: Seconds that the coordinator waits for checkpoints before it stops.
@@ -92,6 +94,63 @@ class _Unsaved:
     then: list[Instruction]
 
 
+class _Threads:
+    """The threads that carry out instructions. What they compute for a job that is over ends at its next check."""
+
+    def __init__(self, threads: int) -> None:
+        self.working = 0  # instructions that wait or are carried out
+        self._stopped = False
+        self._loop = asyncio.get_running_loop()
+        self._small = ThreadPoolExecutor(SMALL_THREADS, thread_name_prefix="ce small")
+        self._large = ThreadPoolExecutor(threads, thread_name_prefix="ce large")
+        self._cancellations: dict[str, tuple[int, Cancellation]] = {}  # by job: of the present epoch
+
+    def run(
+        self,
+        step: Compute | SaveCheckpoint | LoadCheckpoint,
+        work: Callable[[], Event],
+        then: Callable[[Event], None],
+    ) -> None:
+        """Call `work` on a thread, and `then` with its event on the event loop, unless the attempt is over by then."""
+        if self._stopped:
+            return
+        epoch, cancellation = self._cancellations.get(step.job, (0, None))
+        if cancellation is None or epoch != step.epoch:
+            self.cancel(step.job)
+            cancellation = Cancellation()
+            self._cancellations[step.job] = step.epoch, cancellation
+        pool = self._small if isinstance(step, Compute) and step.size <= SMALL_SIZE else self._large
+        self.working += 1
+        pool.submit(self._work, cancellation, work, then)
+
+    def cancel(self, job: str) -> None:
+        """The job is over, or its attempt is."""
+        _, cancellation = self._cancellations.pop(job, (0, None))
+        if cancellation is not None:
+            cancellation.request()
+
+    def stop(self) -> None:
+        """Begin nothing more, and end what is computed."""
+        self._stopped = True
+        for job in list(self._cancellations):
+            self.cancel(job)
+        for pool in (self._small, self._large):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, cancellation: Cancellation, work: Callable[[], Event], then: Callable[[Event], None]) -> None:
+        event: Event | None = None
+        with contextlib.suppress(ComputationCancelled), cancellable(cancellation):
+            cancellation.check()
+            event = work()
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
+            self._loop.call_soon_threadsafe(self._done, event, then)
+
+    def _done(self, event: Event | None, then: Callable[[Event], None]) -> None:
+        self.working -= 1
+        if event is not None:
+            then(event)
+
+
 class Runner:
     """The machine, with its store, its checkpoints, its clock and its streams."""
 
@@ -106,11 +165,10 @@ class Runner:
         self._unsaved: dict[str, _Unsaved] = {}
         self._checkpoints_done: asyncio.Event | None = None  # while it drains
         self._streams: dict[Session, Outgoing] = {}
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="ce compute")
+        self._threads = _Threads(threads)
         self._changed: dict[str, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: float | None = None
-        self._working: set[asyncio.Task[None]] = set()
         # Wall time that never jumps: no deadline must pass because the system clock was set.
         self._begin = time.time() - time.monotonic()
         self._stopped: CeError | None = None  # why all streams were closed
@@ -142,9 +200,7 @@ class Runner:
             self._timer.cancel()
         for stream in self._streams.values():
             stream.close(reason)
-        for task in list(self._working):
-            task.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.stop()
 
     # Streams.
 
@@ -169,23 +225,19 @@ class Runner:
     # Instructions.
 
     def carry_out(self, steps: Iterable[Instruction]) -> None:
-        """In order, records first; small computations at once, with all that follows from them."""
-        todo = deque(self._saved(list(steps)))
-        while todo:
-            step = todo.popleft()
+        """In order, records first."""
+        for step in self._saved(list(steps)):
             self.metrics.carried_out(step)
             match step:
                 case Send(session, frames):
                     if session in self._streams:
                         self._streams[session].send(frames)
-                case Compute(_, _, size) if size <= INLINE_SIZE:
-                    todo.extend(self._saved(self._instructions(_computed(step))))
                 case Compute():
-                    self._in_a_thread(_computed, step)
+                    self._threads.run(step, partial(_computed, step), self._worked)
                 case SaveCheckpoint():
-                    self._in_a_thread(self._checkpoint_saved, step)
+                    self._threads.run(step, partial(self._checkpoint_saved, step), self._worked)
                 case LoadCheckpoint():
-                    self._in_a_thread(self._checkpoint_loaded, step)
+                    self._threads.run(step, partial(self._checkpoint_loaded, step), self._worked)
                 case Changed(job):
                     if job in self._changed:
                         self._changed.pop(job).set()
@@ -195,6 +247,7 @@ class Runner:
                     if session in self._streams:
                         self._streams[session].close(error)
                 case RemoveCheckpoints(job):
+                    self._threads.cancel(job)
                     self._checkpoints.remove(job)
                 case SaveSite(record):
                     with contextlib.suppress(JobFailed):  # logged when the record of a job cannot be written, either
@@ -252,23 +305,18 @@ class Runner:
 
     # Threads.
 
-    def _in_a_thread(self, work: Callable[[Any], Event], step: Instruction) -> None:
-        """Carry out an instruction off the event loop; then pass in the event that answers it."""
-
-        async def run() -> None:
-            event = await asyncio.get_running_loop().run_in_executor(self._pool, work, step)
-            if not self._stopped:
-                self.handle(event)
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
+    def _worked(self, event: Event) -> None:
+        """A thread has carried out an instruction: pass in the event that answers it."""
+        if not self._stopped:
+            self.handle(event)
 
     def _checkpoint_saved(self, step: SaveCheckpoint) -> Event:
         try:
             self._checkpoints.save(step.job, step.context, step.checkpoint_id, step.snapshot)
         except CheckpointFailed as error:
             return CheckpointNotSaved(step.job, step.epoch, str(error))
+        except ComputationCancelled:
+            raise
         except Exception as error:
             log.exception("unexpected error while a checkpoint was saved")
             return CheckpointNotSaved(step.job, step.epoch, f"an unexpected error ({type(error).__name__})")
@@ -290,7 +338,7 @@ class Runner:
 
     def _waiting(self) -> tuple[int, int]:
         """Entries in the queues of all streams, and instructions that threads carry out."""
-        return sum(stream.frames.qsize() for stream in self._streams.values()), len(self._working)
+        return sum(stream.frames.qsize() for stream in self._streams.values()), self._threads.working
 
     def _set_timer(self) -> None:
         due = self.machine.next_deadline
@@ -322,6 +370,8 @@ def _computed(step: Compute) -> Computed:
     """With what the work returns, or with the error that it raises."""
     try:
         result = step.work()
+    except ComputationCancelled:
+        raise
     except CeError as error:
         result = error
     except Exception as error:

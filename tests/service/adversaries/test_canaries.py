@@ -130,15 +130,15 @@ def test_the_search_finds_whatever_is_planted() -> None:
     assert planted(hay + SECRETS["south"] + hay, SECRETS.values()) == ["secret 2"]
 
 
-def secrets_of(directory: Path, jobs: Iterable[str]) -> list[bytes]:
+def secrets_of(directory: Path, jobs: Iterable[ce.Job]) -> list[bytes]:
     """What must not leave the sites below a directory: their secrets, the keys drawn from them, their private keys.
 
     As bytes and in hexadecimal; the private keys as in their files too.
     """
     found = list(SECRETS.values())
-    for name in jobs:
-        key = job_key(SECRETS[FIRST], name)
-        found += [key, *(SecretStarts.of(own, key, name).site_key for own in SECRETS.values())]
+    for one in jobs:
+        key = job_key(SECRETS[FIRST], one.disclosure_digest)
+        found += [key, *(SecretStarts.of(own, key, one.disclosure_digest).site_key for own in SECRETS.values())]
     files = [directory / site / "site.key" for site in SITES]
     found += [read_key(path).private_numbers().private_value.to_bytes(32, "big") for path in files]
     written = [path.read_bytes().splitlines()[1] for path in files]
@@ -234,11 +234,12 @@ def test_nothing_is_where_it_does_not_belong_in_real_jobs_of_every_mode(tmp_path
             deployment.write_labels(site, table)
         hub, north = deployment.processes["hub"], deployment.processes["north"]
         names = [f"canaries-{privacy}" for privacy in MODES]
-        secrets = secrets_of(tmp_path, [*names, "refused"])
+        jobs = [job(name, privacy, tolerance=0, max_iterations=60) for name, privacy in zip(names, MODES, strict=True)]
+        secrets = secrets_of(tmp_path, [*jobs, job("refused", "masked")])
         skipped = False
-        for name, privacy in zip(names, MODES, strict=True):
+        for one, name, privacy in zip(jobs, names, MODES, strict=True):
             set_policy(tmp_path / "north", consent="ask" if privacy == "masked" else "auto")
-            deployment.submit(job(name, privacy, tolerance=0, max_iterations=60))
+            deployment.submit(one)
             if privacy == "masked":
                 north.wait_for("job waits for approval", job=name)
                 shown = run("ce-client", "preview", name, "--config", tmp_path / "north")
@@ -247,7 +248,7 @@ def test_nothing_is_where_it_does_not_belong_in_real_jobs_of_every_mode(tmp_path
                 assert run("ce-client", "approve", name, "--config", tmp_path / "north").code == 0
             deployment.watch_until(name, lambda status: status.exchanges >= 10)
             with standing_still(deployment.processes["south"].pid):
-                during = planted_in_memory(hub.pid, [*SECRETS.values(), job_key(SECRETS[FIRST], name)])
+                during = planted_in_memory(hub.pid, [*SECRETS.values(), job_key(SECRETS[FIRST], one.disclosure_digest)])
                 skipped |= during is None
                 assert not during
                 for site in SITES:
@@ -338,7 +339,7 @@ def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Pat
     assert table.machine.records["canaries"].state == "done"
     wire = b"".join(table.up_recording)
     assert COLUMN.encode() in wire
-    assert planted(wire, secrets_of(tmp_path, ["canaries"])) == []
+    assert planted(wire, secrets_of(tmp_path, [job("canaries", privacy)])) == []
     # Nor a plain hash of one: pseudonyms are keyed.
     for own in (*IDS, *LABELS):
         for digest in (hashlib.sha256(own.encode()).digest(), hashlib.md5(own.encode()).digest()):
@@ -346,7 +347,7 @@ def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Pat
     assert not re.search(rb"\.csv", wire), "the name of a label file is nobody's business"
     for site in SITES:
         files = files_below(tmp_path / site, but=("site.key", "secret", "results"))
-        assert planted_in(files, secrets_of(tmp_path, ["canaries"])) == {}
+        assert planted_in(files, secrets_of(tmp_path, [job("canaries", privacy)])) == {}
 
 
 # Refusals.
@@ -472,7 +473,8 @@ def test_no_refusal_says_anything_about_labels(tmp_path: Path) -> None:
     table = seated(tmp_path)
     home = tmp_path / "north"
     before = files_below(tmp_path)
-    table.submit(job("done", "masked").definition())
+    submitted = [job("done", "masked")]
+    table.submit(submitted[0].definition())
     table.run()
     assert table.machine.records["done"].state == "done"
     for name, (rule, policy, keys, prepare) in REFUSALS.items():
@@ -483,7 +485,8 @@ def test_no_refusal_says_anything_about_labels(tmp_path: Path) -> None:
         if prepare is not None:
             prepare(home)
         table.refusals.clear()
-        table.submit(job(name, "masked", **keys).definition(), token=name)
+        submitted.append(job(name, "masked", **keys))
+        table.submit(submitted[-1].definition(), token=name)
         table.run()
         record = table.machine.records[name]
         assert record.state == "failed", name
@@ -493,9 +496,9 @@ def test_no_refusal_says_anything_about_labels(tmp_path: Path) -> None:
         assert refusals or rule in ("clashing column", "overlapping cells"), name
         said = [record.reason, record.rule, repr(record), *(f"{error!s} {error!r}" for error in refusals)]
         # What a CeError says is logged whole; of its causes only their types are (`ce.service.logs`).
-        assert planted("\n".join(said).encode(), secrets_of(tmp_path, [name])) == [], name
+        assert planted("\n".join(said).encode(), secrets_of(tmp_path, submitted[-1:])) == [], name
     set_policy(home)
-    secrets = secrets_of(tmp_path, ["done", *REFUSALS])
+    secrets = secrets_of(tmp_path, submitted)
     assert planted(b"".join(table.up_recording), secrets) == []
     assert planted(repr([table.notes, table.closed, table.store.jobs(), table.store.sites()]).encode(), secrets) == []
     for site in SITES:
@@ -513,11 +516,11 @@ SEALED = np.frombuffer("".join(IDS[:4]).encode(), np.uint8)
 def at_a_site(mode: str, name: str = "north") -> tuple[Any, Any, dict[str, bytes]]:
     """A site's end of a job, its topology, and its keys; all of canaries."""
     own = tables()
-    key = job_key(SECRETS[FIRST], "job")
+    key = job_key(SECRETS[FIRST], b"job")
     enrolments = {site: enrol(table, False, key) for site, table in own.items()}
     topology, rows = align(enrolments)
     model = BCE(3, n_init=2, max_iter=3).steps()
-    view, starts = topology.view(name), SecretStarts.of(SECRETS[name], key, "job")
+    view, starts = topology.view(name), SecretStarts.of(SECRETS[name], key, b"job")
     site = Site(name, with_tokens(own[name], key), view, rows[name], model, starts)
     keys = {peer: KEY for peer in SITES if peer != name}
     attempt = Attempt("job", "".join(LABELS).encode(), 1, topology.sites)
@@ -597,7 +600,7 @@ def test_errors_about_malformed_input_do_not_quote_it(what: str) -> None:
 def test_what_holds_secrets_does_not_show_them() -> None:
     blind, view, keys = at_a_site("blind")
     own = tables()["north"]
-    key = job_key(SECRETS[FIRST], "job")
+    key = job_key(SECRETS[FIRST], b"job")
     answer = Answer(1, "sums", arrays={"a": WORDS}, fraction_bits={"a": 0})
     shown = [
         blind,
@@ -609,7 +612,7 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         own.columns,
         enrol(own, False),
         enrol(own, False, key),
-        SecretStarts.of(SECRETS["north"], key, "job"),
+        SecretStarts.of(SECRETS["north"], key, b"job"),
         SeededStarts.of(0, [own]),
         Attempt("job", "".join(LABELS).encode(), 1, SITES),
         EncryptedBox(KEY[:12], KEY),

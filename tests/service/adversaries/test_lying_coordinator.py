@@ -31,6 +31,7 @@ from support.lying_sites import (
     enrolment_in,
     job_of,
     older,
+    private_of,
     scene_fixture,  # noqa: F401 (a fixture)
     set_to,
     task_of,
@@ -44,6 +45,7 @@ from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import sign_key_share
 from ce_client.attempt.attempt import SiteAttempt
+from ce_client.attempt.refusal import CANNOT_GO_ON
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.consents import Consents
 from ce_client.state.ledger import FILE_NAME as LEDGER
@@ -238,12 +240,17 @@ def key_of_old(message: pb.EncryptedKey, table: LyingJob) -> None:
     message.nonce, message.ciphertext = old.nonce, old.ciphertext
 
 
-def enrolment_of_old(message: pb.Alignment, table: LyingJob) -> None:
-    message.enrolments[1].CopyFrom(earlier("alignment", table).enrolments[1])
+def enrolment_of_old(message: pb.Introduction, table: LyingJob) -> None:
+    message.enrolments[1].CopyFrom(earlier("introduction", table).enrolments[1])
 
 
-def alignment_of_old(message: pb.Alignment, table: LyingJob) -> None:
-    message.CopyFrom(earlier("alignment", table))
+def introduction_of_old(message: pb.Introduction, table: LyingJob) -> None:
+    message.CopyFrom(earlier("introduction", table))
+    message.epoch = 2
+
+
+def letters_of_old(message: pb.Letters, table: LyingJob) -> None:
+    message.CopyFrom(earlier("letters", table))
     message.epoch = 2
 
 
@@ -255,9 +262,10 @@ def task_of_old(message: pb.Task, table: LyingJob) -> None:
 REPLAYS: dict[str, tuple[str, Change, str]] = {
     "a peer's key share": ("peers", peer_of_old, "key share of north: not a signature"),
     "all key shares": ("peers", peers_of_old, "another key share than this site's stands under its name"),
-    "the job key": ("encrypted_key", key_of_old, "ciphertext: was not encrypted for this site, job and epoch"),
-    "a peer's enrolment": ("alignment", enrolment_of_old, "enrolment of north: not a signature"),
-    "the alignment": ("alignment", alignment_of_old, "enrolment of east: not a signature"),
+    "the job key": ("encrypted_key", key_of_old, "ciphertext: what comes from east was not encrypted for this site"),
+    "a peer's enrolment": ("introduction", enrolment_of_old, "enrolment of north: not a signature"),
+    "the introduction": ("introduction", introduction_of_old, "enrolment of east: not a signature"),
+    "letters": ("letters", letters_of_old, "ciphertext: what comes from east was not encrypted for this site"),
     "a task": ("task", task_of_old, "digest: is not that of the task"),
 }
 
@@ -307,16 +315,23 @@ def test_a_task_of_an_older_epoch_gets_no_answer(scene: Scene, privacy: str) -> 
 
 
 UNSIGNED = "enrolment of north: not a signature"
-ALIGNMENTS: dict[str, tuple[Change, str]] = {
+INTRODUCTIONS: dict[str, tuple[Change, str]] = {
     "more objects of a peer": (about_north(set_to("objects", lambda n: 1000 * n)), UNSIGNED),
     "fewer objects of a peer": (about_north(set_to("objects", lambda n: n - 1)), UNSIGNED),
     "fewer columns of a peer": (about_north(lambda own: own.columns.pop()), UNSIGNED),
     "more columns of a peer": (about_north(lambda own: own.columns.add(name="x", kind=1, categories=2)), UNSIGNED),
     "another column of a peer": (about_north(lambda own: setattr(own.columns[1], "name", "x")), UNSIGNED),
-    "other categories of a peer": (
-        about_north(lambda own: setattr(own.columns[0], "categories_digest", bytes(32))),
-        UNSIGNED,
+    "more categories of a peer": (about_north(lambda own: setattr(own.columns[0], "categories", 9)), UNSIGNED),
+    "other wishes of a peer": (about_north(set_to("min_objects", lambda n: n + 1)), UNSIGNED),
+    "wishes of a peer that cannot be": (
+        about_north(set_to("min_objects", lambda n: 2**32 - 1)),
+        "enrolment of north: min_sites, min_objects: expected 1 to 1,000 and 1 to 1,000,000, got 1 and 4,294,967,295",
     ),
+    "labels of a peer that cannot be": (
+        about_north(lambda own: setattr(own.columns[0], "labels", 4_000_000_000)),
+        "enrolment of north: columns: expected labels of at most 100",
+    ),
+    "another key of a peer": (about_north(set_to("key_commitment", lambda _: bytes(32))), UNSIGNED),
     "more labels of a peer": (about_north(lambda own: setattr(own.columns[0], "labels", 100)), UNSIGNED),
     "a later enrolment of a peer": (about_north(set_to("revision", lambda n: n + 1)), UNSIGNED),
     "one peer's enrolment for another's": (
@@ -328,6 +343,8 @@ ALIGNMENTS: dict[str, tuple[Change, str]] = {
         "enrolments: another one than this site's stands under its name",
     ),
     "no enrolment of a peer": (lambda m, _: m.enrolments.pop(1), "enrolments: not those of the roster"),
+}
+ALIGNMENTS: dict[str, tuple[Change, str]] = {
     "fewer holders of a column": (
         lambda m, _: column_in(m, "common").holders.remove("north"),
         "holders of a column are not the sites that have enrolled it",
@@ -336,13 +353,13 @@ ALIGNMENTS: dict[str, tuple[Change, str]] = {
         lambda m, _: column_in(m, "west1").holders.insert(0, "north"),
         "holders of a column are not the sites that have enrolled it",
     ),
-    "too many categories": (
-        lambda m, _: column_in(m, "west1").categories.append(b"x" * 16),
-        "categories of a column are not those that its holders have enrolled",
+    "more categories of a column of this site": (
+        lambda m, _: setattr(column_in(m, "west1"), "category_count", 3),
+        "a column has another number of categories than its holders have agreed on",
     ),
-    "another category for one of this site's": (
-        lambda m, _: column_in(m, "west1").categories.__setitem__(0, b"x" * 16),
-        "categories of a column lack one that this site enrolled",
+    "fewer categories of a shared column": (
+        lambda m, _: setattr(column_in(m, "common"), "category_count", 2),
+        "a column has another number of categories than its holders have agreed on",
     ),
     "more objects than there can be": (lambda m, _: setattr(m.sizes, "objects", 27), "sizes are not those of"),
     "more columns": (lambda m, _: setattr(m.sizes, "clusterings", 8), "sizes are not those of"),
@@ -359,11 +376,11 @@ ALIGNMENTS: dict[str, tuple[Change, str]] = {
         "not every object of this site, each in one block",
     ),
     "other objects of this site's own": (
-        lambda m, _: setattr(enrolment_in(m, HEARER), "private_objects", 3),
+        private_of(HEARER, lambda n: 3),
         "private_objects are not those of the blocks",
     ),
     "more objects of a peer's own than it has": (
-        about_north(set_to("private_objects", lambda n: n + 8)),
+        private_of("north", lambda n: n + 8),
         "private_objects are not those of the blocks",
     ),
     "one exchange where there are two": (
@@ -382,8 +399,20 @@ def _renamed(own: pb.EnrolmentSummary, site: str) -> pb.EnrolmentSummary:
 
 @pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
 @hidden_modes
-@pytest.mark.parametrize(("change", "says"), ALIGNMENTS.values(), ids=ALIGNMENTS)
+@pytest.mark.parametrize(("change", "says"), INTRODUCTIONS.values(), ids=INTRODUCTIONS)
 def test_what_others_have_not_signed_is_refused(scene: Scene, privacy: str, change: Change, says: str) -> None:
+    table = scene.begin(job_of(privacy), Lie(HEARER, "introduction", change))
+    table.run()
+    assert_refused(table, MessageError, says)
+    assert not table.heard, "something was answered"
+
+
+@pytest.mark.promise("A site believes only peers whose keys it has pinned, and only what they have signed.")
+@hidden_modes
+@pytest.mark.parametrize(("change", "says"), ALIGNMENTS.values(), ids=ALIGNMENTS)
+def test_an_alignment_that_is_not_of_what_the_sites_have_signed_is_refused(
+    scene: Scene, privacy: str, change: Change, says: str
+) -> None:
     table = scene.begin(job_of(privacy), Lie(HEARER, "alignment", change))
     table.run()
     assert_refused(table, MessageError, says)
@@ -398,8 +427,8 @@ def test_all_shared_blocks_are_not_everybodys_where_this_site_has_one_that_is_no
 
 
 @hidden_modes
-def test_an_alignment_without_the_last_enrolment_is_refused(scene: Scene, privacy: str) -> None:
-    table = scene.begin(job_of(privacy), Lie(HEARER, "alignment", older, revision=1), policies=LEAVES)
+def test_an_introduction_without_the_last_enrolment_is_refused(scene: Scene, privacy: str) -> None:
+    table = scene.begin(job_of(privacy), Lie(HEARER, "introduction", older, revision=1), policies=LEAVES)
     table.run()
     assert_refused(table, MessageError, "that of the last enrolment, got")
     assert not table.heard
@@ -407,22 +436,32 @@ def test_an_alignment_without_the_last_enrolment_is_refused(scene: Scene, privac
 
 @hidden_modes
 @pytest.mark.parametrize(
-    ("revision", "says"),
+    ("kind", "later", "says"),
     [
-        (0, "alignment: an older one than this site has answered"),
-        (2, "that of the last enrolment, got"),
+        ("introduction", -1, "introduction: an older one than of revision"),
+        ("introduction", 0, "introduction: another one of revision"),
+        ("introduction", 1, "introduction: comes after the sites have begun"),
+        ("alignment", -1, "alignment: an older one than this site has answered"),
+        ("alignment", 1, "alignment: expected after the letters of its revision"),
     ],
 )
-def test_sites_are_not_aligned_anew_without_a_reason(scene: Scene, privacy: str, revision: int, says: str) -> None:
+def test_sites_are_not_aligned_anew_without_a_reason(
+    scene: Scene, privacy: str, kind: str, later: int, says: str
+) -> None:
     """Other masks for the same labels, and sums over other objects: only where a site has left something out."""
     table = scene.begin(job_of(privacy), policies=LEAVES)
     site = table.pause(pb.STEP_SUMS, iteration=2)[HEARER]
-    told = [f.alignment for f in table.told[HEARER] if f.WhichOneof("frame") == "alignment"]
-    assert [alignment.revision for alignment in told] == [0, 1]
-    message = told[0] if revision == 0 else told[1]
-    message.revision = revision
-    (frame,) = site.receive("alignment", message)
-    assert says in frame.refusal.sentence
+    told = [getattr(f, kind) for f in table.told[HEARER] if f.WhichOneof("frame") == kind]
+    last = told[-1].revision
+    assert [message.revision for message in told] == list(range(last + 1))
+    assert last > 0
+    message = told[min(last, last + later)]
+    if (kind, later) == ("introduction", 0):
+        message.enrolments[1].objects += 1
+    message.revision = last + later
+    (frame,) = site.receive(kind, message)
+    assert says in str(site.refusal)
+    assert frame.refusal.sentence == CANNOT_GO_ON, "masked words have left"
 
 
 # Tasks: the same round again, or an older one.

@@ -26,7 +26,7 @@ def test_a_waiting_job_goes_on_when_somebody_approves(tmp_path: Path) -> None:
         )
         deployment.write_labels(site, table)
     north = tmp_path / "north"
-    (north / "policy.toml").write_text('consent = "ask"\nrandomise = 0.1\n')
+    (north / "policy.toml").write_text('consent = "ask"\nrandomise = 0.1\nshared_objects = "totals"\n')
     with deployment:
         deployment.submit(ce.Job(name="job", clusters=3, restarts=1, max_iterations=5, sites=SITES))
         deployment.processes["north"].wait_for("job waits for approval", job="job")

@@ -15,11 +15,15 @@ import pytest
 
 import ce
 from ce.ring import Reals
+from ce.rules import RULES
 from ce.testing import FrameByFrame, make_sites, write_labels
 from ce_client.state.consents import Consents
 from ce_client.state.ledger import FILE_NAME, entries, verify
 from ce_client.state.previews import Previews
 from ce_client.state.rosters import Rosters
+from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.machine import Machine
+from ce_coordinator.service.job_status import job_status
 from ce_proto.v1 import site_pb2 as pb
 
 SITES = ("east", "north", "south", "west")
@@ -42,12 +46,16 @@ def table(site: str, rows: Any = slice(None), columns: int = 3, votes: int = 0, 
     return ce.LabelTable.from_arrays(cells, ids=ids, columns=names, classifiers=("vote_*",) if votes else ())
 
 
+#: The rules below are about objects that several sites hold, and apply where totals of them are opened.
+OPT_IN = 'shared_objects = "totals"\n'
+
+
 def seated(tmp_path: Path, tables: dict[str, ce.LabelTable], policy: str = "") -> FrameByFrame:
-    """Everybody at the table, with the default policy and what is given."""
+    """Everybody at the table, with the default policy, totals of shared objects and what is given."""
     files = {site: tmp_path / f"{site}.csv" for site in tables}
     for site, own in tables.items():
         write_labels(files[site], own)
-    played = FrameByFrame(make_sites(tmp_path, files, SECRETS, policy=policy))
+    played = FrameByFrame(make_sites(tmp_path, files, SECRETS, policy=policy or OPT_IN))
     played.connect()
     return played
 
@@ -82,13 +90,13 @@ def assert_as_simulated(
 ) -> Any:
     """The same bits as on one machine under the same rules; who was left out is said in the same words."""
     read = {site: ce.LabelTable.from_csv(played.sites[site].site_files.settings.labels.file) for site in tables}
-    simulated = ce.simulate(job, read, secrets=SECRETS, policy=policy)
+    simulated = ce.simulate(job, read, secrets=SECRETS, policy={"shared_objects": "totals"} | policy)
     for site in tables:
         own, _ = memberships(played, site, job.name)
         np.testing.assert_array_equal(own, simulated.sites[site].memberships)
         report = json.loads((played.sites[site].site_files.settings.results / job.name / "report.json").read_text())
         left = [(e["rule"], e["objects"]) for e in report["excluded"]]
-        told = [(e.rule, e.objects) for e in simulated.excluded if e.site == site and e.rule.startswith("min_")]
+        told = [(e.rule, e.objects) for e in simulated.excluded if e.site == site and e.rule in RULES]
         assert left == told
     return simulated
 
@@ -176,6 +184,85 @@ def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
     assert [(e.site, e.rule, e.columns) for e in simulated.excluded] == [("west", "min_objects", ("c3",))]
 
 
+# Objects that several sites hold.
+
+
+def parted() -> dict[str, ce.LabelTable]:
+    """30 objects that all four hold, 25 of each alone: 130 in all."""
+    return {site: table(site, np.r_[0:30, 30 + 25 * at : 55 + 25 * at]) for at, site in enumerate(sorted(SITES))}
+
+
+@pytest.mark.promise("Objects that several sites hold take no part in totals, unless the sites that hold them opt in.")
+@pytest.mark.promise("Operator and sites are told how many objects take no part in the fit, and which rule says so.")
+@pytest.mark.parametrize("privacy", ["masked", "blind"])
+def test_shared_objects_take_no_part_by_default_and_everybody_is_told(tmp_path: Path, privacy: str) -> None:
+    tables = parted()
+    played = seated(tmp_path, tables, "min_sites = 3\n")
+    job = job_of(played, privacy=privacy)
+    record = run(played, job)
+    assert (record.state, record.reason) == ("done", "")
+    assert_as_simulated(played, job, tables, {"shared_objects": "exclude"})
+    sent = {array.name for answer in answers(played) for array in answer.chunks.chunks}
+    assert "global/bound" in sent
+    assert not [name for name in sent if name.startswith("block/")]
+    # The operator, and after a restart.
+    for machine in (played.machine, Machine("table", "", Limits(), 5, [record])):
+        status = job_status(machine, job.name, 0.0)
+        assert (status.objects, status.objects_in_fit) == (130, 100)
+        told = [(e.site, e.rule, e.objects, e.columns, e.labels) for e in status.excluded]
+        assert told == [(site, "shared_objects", 30, 0, 0) for site in SITES]
+    result = json.loads(record.result)
+    assert (result["objects"], result["objects_in_fit"]) == (130, 100)
+    assert result["excluded"][0] == {"site": "east", "rule": "shared_objects", "objects": 30, "columns": 0, "labels": 0}
+    # The sites.
+    for site in SITES:
+        results = played.sites[site].site_files.settings.results / job.name
+        report = json.loads((results / "report.json").read_text())
+        assert (report["objects"], report["objects_in_fit"]) == (55, 25)
+        assert report["excluded"] == [{"rule": "shared_objects", "objects": 30, "columns": [], "labels": 0}]
+        own, marks = memberships(played, site, job.name)
+        assert marks.count("1") == 30
+        assert np.isfinite(own).all()
+        shown = Previews(played.sites[site].site_files.settings.state).read(job.name)
+        assert shown is not None
+        assert shown.warnings == ()
+        assert [(e.rule, e.objects) for e in shown.excluded] == [("shared_objects", 30)]
+
+
+@pytest.mark.promise("Objects that several sites hold take no part in totals, unless the sites that hold them opt in.")
+def test_an_object_that_one_site_leaves_out_stays_in_the_fit_of_those_that_opted_in(tmp_path: Path) -> None:
+    played = seated(tmp_path, parted())
+    (tmp_path / "west" / "policy.toml").write_text('shared_objects = "exclude"\n')
+    record = run(played, job_of(played, privacy="masked"))
+    assert (record.state, record.reason) == ("done", "")
+    result = json.loads(record.result)
+    assert (result["objects"], result["objects_in_fit"]) == (130, 130)
+    assert [(e["site"], e["rule"], e["objects"]) for e in result["excluded"]] == [("west", "shared_objects", 30)]
+
+
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
+def test_a_job_over_shared_objects_alone_is_refused_and_names_the_opt_in(tmp_path: Path) -> None:
+    played = seated(tmp_path, {site: table(site) for site in SITES}, "min_sites = 3\n")
+    record = run(played, job_of(played))
+    assert (record.state, record.rule, record.exit_code) == ("failed", "shared_objects", 6)
+    assert 'shared_objects = "totals" in policy.toml' in record.reason
+    assert not answers(played)
+
+
+def test_whoever_opted_in_is_warned_before_totals_of_shared_objects_are_opened(tmp_path: Path) -> None:
+    played = seated(tmp_path, parted(), f'{OPT_IN}consent = "ask"\n')
+    played.submit(job_of(played).definition(), "job")
+    played.run()
+    shown = Previews(played.sites["east"].site_files.settings.state).read("job")
+    assert shown is not None
+    assert shown.waits_for_consent
+    [warning] = shown.warnings
+    assert "totals of 30 objects that several sites hold would be opened" in warning
+    assert "ARI 1.0" in warning
+    assert "docs/threat-model.md" in warning
+    assert not answers(played)
+
+
 # What is refused.
 
 
@@ -198,7 +285,7 @@ def test_shared_columns_below_a_minimum_are_left_out(tmp_path: Path) -> None:
 def test_a_rule_refuses_by_its_name_before_a_sum_has_left(
     tmp_path: Path, rule: str, tables: dict[str, ce.LabelTable], policy: str, keys: dict[str, Any]
 ) -> None:
-    played = seated(tmp_path, tables, f'below_minimum = "refuse"\n{policy}')
+    played = seated(tmp_path, tables, f'{OPT_IN}below_minimum = "refuse"\n{policy}')
     record = run(played, job_of(played, **keys))
     assert (record.state, record.rule, record.exit_code) == ("failed", rule, 6)
     if rule != "max_rounds":
@@ -244,7 +331,7 @@ def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> No
 
 @pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> None:
-    played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    played = seated(tmp_path, {s: table(s) for s in SITES}, f'{OPT_IN}consent = "ask"\n')
     job = job_of(played)
     assert run(played, job).state == "aligning"
     assert not answers(played)
@@ -282,7 +369,7 @@ def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> N
 
 
 def test_a_declined_job_is_refused(tmp_path: Path) -> None:
-    played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    played = seated(tmp_path, {s: table(s) for s in SITES}, f'{OPT_IN}consent = "ask"\n')
     job = job_of(played)
     Consents(played.sites["west"].site_files.settings.state).decide("job", ce_digest(job), SITES, "declined")
     record = run(played, job)
@@ -291,7 +378,7 @@ def test_a_declined_job_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_consent_is_to_one_job_and_no_other(tmp_path: Path) -> None:
-    played = seated(tmp_path, {s: table(s) for s in SITES}, 'consent = "ask"\n')
+    played = seated(tmp_path, {s: table(s) for s in SITES}, f'{OPT_IN}consent = "ask"\n')
     for site in SITES:
         other = ce_digest(job_of(played, clusters=4))
         Consents(played.sites[site].site_files.settings.state).decide("job", other, SITES, "approved")

@@ -161,7 +161,7 @@ def test_preview_shows_every_array_that_would_leave(run: Run, north: Path) -> No
     assert re.search(r"waits +for ce-client approve", shown.out)
 
 
-@pytest.mark.parametrize("command", ["preview", "approve", "decline", "allow-roster", "forget"])
+@pytest.mark.parametrize("command", ["preview", "approve", "decline", "allow-roster", "allow-definition", "forget"])
 def test_a_job_that_this_site_was_not_in_is_unknown(run: Run, north: Path, command: str) -> None:
     JobIndex(north / "state").write(JobEntry("demo", "offered", 1))
     unknown = run("ce-client", command, "demmo", "--config", north, "--format", "json")
@@ -586,14 +586,16 @@ def test_check_tells_the_rules_the_noise_and_the_state_of_the_ledger(run: Run, n
     first = told()
     assert first["rules"]["sentence"] == (
         "min_sites 1, min_objects 1, min_foreign_columns 0, min_classifiers 0, min_cluster 1; what is below is "
-        "excluded; a job begins by itself"
+        "excluded; objects that other sites hold too are in totals that are opened; a job begins by itself"
     )
     assert "randomise" not in first
     assert first["ledger"]["sentence"] == "nothing has left this site yet"
     path = write_ledger(north)
     (north / "policy.toml").write_text('randomise = 0.25\nconsent = "ask"\nbelow_minimum = "refuse"\n')
     then = told()
-    assert str(then["rules"]["sentence"]).endswith("makes this site refuse; a job begins when it is approved here")
+    assert str(then["rules"]["sentence"]).endswith(
+        "makes this site refuse; objects that other sites hold too take no part; a job begins when it is approved here"
+    )
     assert then["randomise"]["sentence"] == (
         "each label is replaced with probability 0.25: epsilon 1.95 (north_1) per draw"
     )

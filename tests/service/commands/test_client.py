@@ -53,6 +53,7 @@ COMMANDS = (
         "approve",
         "decline",
         "allow-roster",
+        "allow-definition",
     ),
     *("ledger", "forget", "completion"),
 )
@@ -136,7 +137,7 @@ def test_a_wrong_use_is_said_in_a_sentence_and_as_json(run: Run, arguments: list
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("init", "completion")])
 def test_every_command_says_as_json_that_there_is_no_configuration(run: Run, tmp_path: Path, command: str) -> None:
     words = {"trust": ["south", f"SHA256:{'0' * 64}"], "ledger": ["list"]}.get(command, [])
-    if command in ("show", "preview", "approve", "decline", "allow-roster", "forget"):
+    if command in ("show", "preview", "approve", "decline", "allow-roster", "allow-definition", "forget"):
         words = ["demo"]
     ended = run("ce-client", command, *words, "--config", tmp_path / "nowhere", "--format", "json")
     assert ended.code == 4
@@ -292,7 +293,7 @@ def test_check_of_a_site_that_can_take_part(run: Run, deployment: Deployment) ->
     assert checked.json["ok"]
     assert [check["check"] for check in checked.json["checks"]] == [
         *("configuration", "certificate", "expiry", "policy", "rules", "peers", "labels", "results", "state"),
-        *("ledger", "coordinator", "clock"),
+        *("ledger", "definitions", "coordinator", "clock"),
     ]
     # The daemon that is connected was not disturbed.
     assert not [event for event in deployment.processes["north"].events if event["event"] == "disconnected"]

@@ -94,10 +94,12 @@ def test_real_processes_give_the_bits_of_one_machine(
     write_labels(tmp_path / "pooled.csv", pooled)
     everything = ce.LabelTable.from_csv(tmp_path / "pooled.csv")
     steps, classes = model_of(job, [everything])
-    key = job_key(SECRETS[min(tables)], job.name)
+    key = job_key(SECRETS[min(tables)], job.disclosure_digest)
     shared, _ = align({s: enrol(t, steps.uses_votes, key) for s, t in tables.items()})
     drawn = {
-        column.name: SecretStarts.of(SECRETS[column.holders[0]], key, job.name).beta(column, steps.n_starts, K)
+        column.name: SecretStarts.of(SECRETS[column.holders[0]], key, job.disclosure_digest).beta(
+            column, steps.n_starts, K
+        )
         for column in shared.clusterings
     }
     # Shared objects begin where their pseudonyms say.

@@ -370,7 +370,8 @@ def test_fit_as_json(files: Path, tmp_path: Path, ce_: Ce) -> None:
         "privacy": "plain",
         "converged": True,
         "sizes": {str(label): labels.count(label) for label in sorted(set(labels))},
-        "excluded": [{"site": "here", "rule": "objects without a label", "objects": 1, "columns": []}],
+        "excluded": [{"site": "here", "rule": "objects without a label", "objects": 1, "columns": [], "labels": 0}],
+        "objects_in_fit": N_OBJECTS,
         "written": [str(out)],
     }
     assert {key: summary[key] for key in expected} == expected
@@ -417,7 +418,7 @@ def test_objects_that_a_rule_leaves_out_are_reported_and_get_a_label(
     header, rows = read(files / "labels.csv")
     east = write(tmp_path / "east.csv", ["id", *header[3:]], [[row[0], *row[3:]] for row in rows[10:40]])
     rules = tmp_path / "rules.toml"
-    rules.write_text("min_sites = 1\nmin_objects = 1\nmin_foreign_columns = 9\n")
+    rules.write_text('min_sites = 1\nmin_objects = 1\nmin_foreign_columns = 9\nshared_objects = "totals"\n')
     how = ("simulate", sites[0], east, "--clusters", 3, "--restarts", 1, "--policy", rules, "--out", tmp_path / "out")
     ended = ce_(*how)
     assert "left out at north: 15 of its objects (min_foreign_columns)" in ended.out

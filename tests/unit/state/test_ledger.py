@@ -78,7 +78,11 @@ def write(path: Path, north: Site) -> list[bytes]:
         heads += [contribute(ledger, "first", range(1, 3))]
         heads += [ledger.end("first", 1, "done", north.sign)]
         heads += [ledger.allow_roster("second", ("north", "west"))]
-        heads += [ledger.begin("second", 1, bytes(32), ROSTER, "masked")]
+        heads += [ledger.allow_definition("second", "ab" * 32, "masked")]
+        heads += [
+            ledger.begin("second", 1, bytes(32), ROSTER, "masked", definition={"smoothing": 0.01, "classes": None})
+        ]
+        heads += [ledger.disclosure("second", "ab" * 32, "masked", 7, "cd" * 32)]
         heads += [contribute(ledger, "second", range(1, 2)), ledger.end("second", 1, "failed", north.sign)]
         heads += [ledger.begin("third", 4, bytes(32), ROSTER, "blind"), contribute(ledger, "third", range(1, 2))]
     return heads
@@ -131,7 +135,7 @@ def test_what_was_written_is_verified_and_counted(tmp_path: Path, north: Site) -
     heads = write(path, north)
     found = verify(path, north.certificate)
     assert found.ok, found.sentence
-    assert (found.lines, found.contributions, found.jobs, found.signed_ends) == (11, 4, 3, 2)
+    assert (found.lines, found.contributions, found.jobs, found.signed_ends) == (13, 4, 3, 2)
     assert (found.unsigned, found.torn, found.bad_line, found.head) == (1, 0, None, heads[-1].hex())
     assert found.sentence == "4 contributions in 3 jobs, 2 signed ends; 1 contributions since the last of them"
     for head in heads:
@@ -162,7 +166,7 @@ def test_the_way_to_verify_by_hand_works(
     # The files that these lines of a person's leave open are of no interest here.
     with pytest.warns(ResourceWarning):
         exec(chain, {})
-    assert capsys.readouterr().out == f"11 lines, head {head.hex()}\n"
+    assert capsys.readouterr().out == f"13 lines, head {head.hex()}\n"
     lines = (tmp_path / "ledger.jsonl").read_bytes().splitlines(keepends=True)
     before = bytes.fromhex(json.loads(lines[3])["hash"])
     with pytest.warns(ResourceWarning):

@@ -44,7 +44,9 @@ class Outcome:
     paths: dict[int, BoundPath]
     iterations: int
     exchanges: int
-    kappa: float | None  # do the clusterings follow the classes? None for models without votes
+    #: Do the clusterings follow the classes? Of the objects that one site alone holds; None where there is none with
+    #: labels and votes, and for models without votes.
+    kappa: float | None
     sizes: Words | None  # (k,) objects by most likely cluster, those without a label left out; None in blind
     beta: dict[str, Reals]  # (k, categories) of the shared columns; those with one holder stay there
 

@@ -7,7 +7,7 @@ weight: weights multiply integers, so nothing else can tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.cancellation import check_cancelled
 from ce.kernels.cells import ColumnCells, TileCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
 from ce.protocol.topology.site_view import Block, Categories, SiteView, TopologyColumn
@@ -84,8 +85,9 @@ class CellPasses:
         self.shared = self._hold([b for b in blocks if b.shared], rows, width)
 
     def close(self) -> None:
+        """End the threads; those that work on a tile end after it, and nobody waits for them."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(wait=False, cancel_futures=True)
 
     # What is known before the first iteration.
 
@@ -187,9 +189,12 @@ class CellPasses:
         for tile, columns in self._over(segment.tiles, work):
             _add(sums, tile, columns)
 
-    def _over(self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]) -> Iterable[tuple[Tile, Result]]:
+    def _over(self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]) -> Iterator[tuple[Tile, Result]]:
+        """Tile by tile, in order. A pool's threads end the tiles that they have begun when the work is cancelled."""
         results = map(work, tiles_) if self._pool is None else self._pool.map(work, tiles_)
-        return zip(tiles_, results, strict=True)
+        for done in zip(tiles_, results, strict=True):
+            check_cancelled()
+            yield done
 
     def _hold(self, blocks: Sequence[Block], rows: Mapping[int, Rows], width: int) -> Segment:
         positions: Rows = np.concatenate([rows[block.index] for block in blocks] or [np.arange(0)])
@@ -212,6 +217,7 @@ class CellPasses:
                 weights = None
         chunks = []
         for objects in tiles(len(entries), width):
+            check_cancelled()
             inside = entries[objects]
             present = tuple(c for c, column in self._labels.items() if column.observed[inside].any())
             weight = None if weights is None else weights[objects]

@@ -43,7 +43,7 @@ class SharedColumns:
         for index in self._groups:
             name = ArrayName.of_columns(index, "sums")
             if name in totals:
-                check_column_sums(totals[name], sizes, scale)
+                check_column_sums(totals[name], sizes, scale, self._groups[index].holders)
                 self._sums[index] = totals[name]
 
     def stop(self, position: int, start: int) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.aggregator import OpenRound, Outcome, Progress
 from ce.protocol.engine.home_state import HomeState, Stage
-from ce.protocol.engine.invariants import check_shares
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.start_selection import StartDecisions, StartSelection
@@ -186,8 +185,6 @@ class Home:
                 return {"objects": state.open(received, arrays)}
             case "sums" | "objects":
                 return state.receive_objects(received)
-            case "clusterings_only":
-                return {"agreement": state.agreement(received)}
             case "finish" if self._reads_sizes:
                 return {"sizes": state.sizes()}
             case _:
@@ -216,7 +213,7 @@ class Home:
                 self._await("finish", state.globals_sent() | state.results_sent())
             case _:
                 if self._reads_sizes:
-                    check_shares("sizes", totals["sizes"], self._view.sizes)
+                    state.check_sizes(totals["sizes"])
                     self._cluster_sizes = totals["sizes"]
                 self.open_round = None
         return None

@@ -12,7 +12,7 @@ import numpy as np
 from ce.errors import InputError
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.column_state import SharedColumns
-from ce.protocol.engine.invariants import check_object_sums, check_opening, check_shares
+from ce.protocol.engine.invariants import check_object_sums, check_opening, check_shares, check_sizes
 from ce.protocol.engine.object_state import ObjectState, cluster_sizes, select
 from ce.protocol.engine.shared_objects import Pseudonyms, SharedObjects
 from ce.protocol.engine.snapshots import Snapshot
@@ -69,7 +69,7 @@ class HomeState:
 
     def take_number_of_objects(self, total: Words) -> dict[str, Array]:
         """How many objects have a label is known. The members are sent how many labels each of theirs has."""
-        check_opening(ArrayName.of_all("objects"), total, self._view.sizes, self.stage.scales)
+        check_opening(ArrayName.of_all("objects"), total, self._view, self.stage.scales)
         if not int(total[0]):
             raise InputError("no object has a label that this model uses")
         self._counted = replace(self._view.sizes, objects=int(total[0]))
@@ -78,7 +78,7 @@ class HomeState:
     def read_votes(self, received: Accumulators, names: Iterable[str]) -> Reals:
         """(k, objects) the sum of the votes on each shared object."""
         for name in names:
-            check_opening(name, received[name], self._view.sizes, self.stage.scales)
+            check_opening(name, received[name], self._view, self.stage.scales)
         words = self._shared.together(received, "votes", (self.stage.model.k,))
         return decode(words, self.stage.scales["votes"])
 
@@ -116,21 +116,18 @@ class HomeState:
 
     def receive_objects(self, received: Accumulators) -> dict[str, Words]:
         """Take object sums; returns the shared blocks' shares of the totals over all objects."""
-        self._objects.receive(self._object_sums(received, len(self.starts.running)), self.globals)
-        return self._objects.shares(self.globals, self.iteration)
-
-    def _object_sums(self, received: Accumulators, starts: int) -> Words:
         model = self.stage.model
-        sums = self._shared.together(received, "sums", (starts, model.k))
-        check_object_sums(sums, self._shared.labels, model, self.stage.scales["objects"])
-        return sums
+        sums = self._shared.together(received, "sums", (len(self.starts.running), model.k))
+        check_object_sums(sums, self._shared.labels, model, self.stage.scales["objects"], self._shared.members)
+        self._objects.receive(sums, self.globals)
+        return self._objects.shares(self.globals, self.iteration)
 
     def decide(self, totals: Mapping[str, Words], decisions: StartDecisions | None) -> StartDecisions:
         """The global step, then what each start does next: go on, go back, or stop. `decisions`: those of another home
         that has decided for all."""
         model, scales = self.stage.model, self.stage.scales
         for what, total in totals.items():
-            check_shares(what, total, self._view.sizes)
+            check_shares(what, total, self._view)
         if decisions is None:
             bound = decode(totals["bound"], scales["bound"])
             reals = {what: decode(totals[what], scales[what]) for what in model.share_shapes(self.iteration)}
@@ -173,13 +170,11 @@ class HomeState:
         self.globals = self.starts.globals_of(self.starts.end())
         return self.globals_sent()
 
-    def agreement(self, received: Accumulators) -> Words:
-        """(1, k * k) the shared objects by what their clusterings say and what their votes say."""
-        return self._objects.agreement(self._object_sums(received, 1))
-
     def take_agreement(self, total: Words) -> None:
-        check_shares("agreement", total, self._view.sizes)
-        self.kappa = float(kappa(total.astype(np.float64))[0, 0])
+        """The objects that one site alone holds, by what their clusterings say and what their votes say."""
+        check_shares("agreement", total, self._view)
+        if total.any():
+            self.kappa = float(kappa(total.astype(np.float64))[0, 0])
 
     @property
     def winner(self) -> int:
@@ -198,6 +193,10 @@ class HomeState:
     def sizes(self) -> Words:
         """(k,) objects of shared blocks by most likely cluster."""
         return cluster_sizes(self.memberships().argmax(axis=0), self._shared.labelled, self.stage.model.k)
+
+    def check_sizes(self, total: Words) -> None:
+        """Raises BrokenTotals unless all objects that have a label are in a cluster, and no others."""
+        check_sizes(total, self._counted.objects, self._view)
 
     def beta(self) -> dict[str, Reals]:
         """(k, categories) of the shared columns, by name."""

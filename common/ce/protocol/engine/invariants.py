@@ -9,17 +9,19 @@ scale, or when a site sends false sums, a total soon breaks one of these laws, a
                   is shared out among the clusters, sum_h a_ih = number of labels
     column sums   0 <= n_hr <= objects
     counts        0 <= objects counted, moved, agreeing <= objects
+    sizes         0 <= size of a cluster, and all sizes together are the objects that have a label
     shares        within the bound that was declared for the sum
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ce.errors import BrokenTotals
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.topology.site_view import SiteView
 from ce.ring import LARGEST_BITS, Reals, Scale, Words
 from ce.steps.model import Model, Sizes
 
@@ -27,50 +29,75 @@ from ce.steps.model import Model, Sizes
 _SLACK = 2.0**-20
 
 
-def check_opening(name: str, total: Words, sizes: Sizes, scales: Mapping[str, Scale]) -> None:
+def check_opening(name: str, total: Words, view: SiteView, scales: Mapping[str, Scale]) -> None:
     """Labels, votes and claims of a shared block, and the number of objects."""
-    array = ArrayName(name)
+    array, sizes = ArrayName(name), view.sizes
+    among = array.contributors(view)
     match (array.kind, array.what):
         case ("global", "objects"):
-            _within(name, "0 <= objects <= all objects", total, 0, sizes.objects)
+            _within(name, "0 <= objects <= all objects", total, 0, sizes.objects, among)
         case (_, "labels" | "hidden"):
-            _within(name, "0 <= labels <= clusterings", total, 0, sizes.clusterings)
+            _within(name, "0 <= labels <= clusterings", total, 0, sizes.clusterings, among)
         case (_, "ballots"):
-            _within(name, "0 <= ballots <= classifiers", total, 0, sizes.classifiers)
+            _within(name, "0 <= ballots <= classifiers", total, 0, sizes.classifiers, among)
         case (_, "votes"):
             unit = scales["votes"].unit
-            _within(name, "0 <= votes", total, 0, sizes.classifiers * unit)
-            _within(name, "votes <= classifiers", total.sum(axis=0), 0, (sizes.classifiers + _SLACK) * unit)
+            _within(name, "0 <= votes", total, 0, sizes.classifiers * unit, among)
+            _within(name, "votes <= classifiers", total.sum(axis=0), 0, (sizes.classifiers + _SLACK) * unit, among)
         case (_, "claims"):
-            _within(name, "0 <= claims <= sites", total, 0, 2**31)
+            _within(name, "0 <= claims <= sites", total, 0, 2**31, among)
 
 
-def check_object_sums(total: Words, labels: Words, model: Model, scale: Scale) -> None:
-    """Object sums (starts, k, n) of objects that have so many labels."""
+def check_object_sums(
+    total: Words, labels: Words, model: Model, scale: Scale, members: Mapping[tuple[str, ...], slice]
+) -> None:
+    """Object sums (starts, k, n) of objects that have so many labels; which members hold which of them."""
+    try:
+        _check_object_sums(total, labels, model, scale)
+    except BrokenTotals:
+        for among, part in members.items():
+            _check_object_sums(total[..., part], labels[part], model, scale, among)
+        raise
+
+
+def _check_object_sums(total: Words, labels: Words, model: Model, scale: Scale, among: Sequence[str] = ()) -> None:
     name, unit = "object sums", scale.unit
     smallest, largest = (term * unit for term in model.cell_terms)
     slack: Reals = labels.astype(np.float64) * (unit * _SLACK) + model.k
-    _within(name, "smallest <= a_ih", total, labels * smallest - slack if smallest else 0, None)
+    _within(name, "smallest <= a_ih", total, labels * smallest - slack if smallest else 0, None, among)
     if model.normalised:  # and then no a_ih is too large either
         difference = total.sum(axis=1) - labels * unit
-        _within(name, "sum_h a_ih = number of labels", difference, -slack * model.k, slack * model.k)
+        _within(name, "sum_h a_ih = number of labels", difference, -slack * model.k, slack * model.k, among)
     else:
-        _within(name, "a_ih <= largest", total, None, labels * largest + slack)
+        _within(name, "a_ih <= largest", total, None, labels * largest + slack, among)
 
 
-def check_column_sums(total: Words, sizes: Sizes, scale: Scale) -> None:
+def check_column_sums(total: Words, sizes: Sizes, scale: Scale, holders: Sequence[str]) -> None:
     """Column sums (starts, k, categories)."""
-    _within("column sums", "0 <= n_hr <= objects", total, 0, (sizes.objects + 1) * scale.unit)
+    _within("column sums", "0 <= n_hr <= objects", total, 0, (sizes.objects + 1) * scale.unit, holders)
 
 
-def check_shares(name: str, total: Words, sizes: Sizes) -> None:
+def check_shares(name: str, total: Words, view: SiteView) -> None:
     """Totals over all objects of an iteration, and those of the end."""
     if name in ("moved", "agreement", "sizes"):
-        _within(name, "0 <= count <= objects", total, 0, sizes.objects)
+        _within(name, "0 <= count <= objects", total, 0, view.sizes.objects, view.sites)
     else:
-        _within(name, "within its declared bound", total, -(2**LARGEST_BITS), 2**LARGEST_BITS)
+        _within(name, "within its declared bound", total, -(2**LARGEST_BITS), 2**LARGEST_BITS, view.sites)
 
 
-def _within(name: str, law: str, total: Words | Reals, least: Reals | float | None, most: Reals | float | None) -> None:
+def check_sizes(total: Words, objects: int, view: SiteView) -> None:
+    """Sizes (k,) of the clusters: every object that has a label is in one of them."""
+    check_shares("sizes", total, view)
+    _within("sizes", "sum_h size_h = objects with a label", total.sum(keepdims=True), objects, objects, view.sites)
+
+
+def _within(
+    name: str,
+    law: str,
+    total: Words | Reals,
+    least: Reals | float | None,
+    most: Reals | float | None,
+    among: Sequence[str],
+) -> None:
     if (least is not None and (total < least).any()) or (most is not None and (total > most).any()):
-        raise BrokenTotals(name, law)
+        raise BrokenTotals(name, law, among)

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.cancellation import check_cancelled
 from ce.errors import MessageError
 from ce.protocol.engine.snapshots import Snapshot, by_number, numbered
 from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
@@ -178,7 +179,9 @@ class ObjectState:
         """All objects, some at a time; no stretch is empty. `wider`: by so much than one number for each cluster."""
         starts, n = self._labels.shape
         size = max(1, STRETCH // (max(starts, 1) * self._model.k * wider))
-        return (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
+        for begin in range(0, n, size):
+            check_cancelled()
+            yield slice(begin, min(begin + size, n))
 
     def _opening(self, part: slice) -> Opening:
         return Opening(self.opening.labels[part], self.opening.votes[:, part], _part(self.opening.given, part))

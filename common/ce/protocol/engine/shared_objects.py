@@ -48,6 +48,11 @@ class SharedObjects:
             return parts[0]
         return np.concatenate(parts or [np.zeros((*shape, 0), dtype=np.int64)], axis=-1)
 
+    @property
+    def members(self) -> dict[tuple[str, ...], slice]:
+        """Which objects each set of sites holds."""
+        return {block.members: self._slices[block.index] for block in self._blocks}
+
     def apart(self, what: str, array: Reals) -> dict[str, Array]:
         """An array over all blocks as one array for each."""
         return {ArrayName.of_block(index, what): array[..., part] for index, part in self._slices.items()}
@@ -56,7 +61,7 @@ class SharedObjects:
         """Take what was counted. (1,) how many objects, of those that this home speaks for, have a label."""
         self._refuse_overlaps(totals, scales)
         for name in names:
-            check_opening(name, totals[name], self._view.sizes, scales)
+            check_opening(name, totals[name], self._view, scales)
         known = {what: self.together(totals, what, ()) for what in ("labels", "hidden")}
         if ballots:
             known["ballots"] = self.together(totals, "ballots", ())
@@ -104,7 +109,7 @@ class SharedObjects:
             for column in self._view.contested(block):
                 name = ArrayName.of_claims(block.index, column.index)
                 claims = totals[name]
-                check_opening(name, claims, self._view.sizes, scales)
+                check_opening(name, claims, self._view, scales)
                 twice = int((claims > 1).sum())
                 if twice:
                     holders = " and ".join(site for site in column.holders if site in block.members)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.errors import MessageError
+from ce.errors import MessageError, somebody
 from ce.labels import LabelTable
 from ce.protocol.engine.cell_passes import CellPasses
 from ce.protocol.engine.object_state import cluster_sizes
@@ -193,34 +193,34 @@ class Site:
         for block, objects in self._shared.blocks.items():
             shape = (objects.stop - objects.start,)
             totals[block] = {what: real_array(task, ArrayName.of_block(block, what), shape) for what in counted}
-            self._refuse_impossible(totals[block], {what: words[objects] for what, words in counted.items()})
+            counted_here = {what: words[objects] for what, words in counted.items()}
+            self._refuse_impossible(totals[block], counted_here, self._view.blocks[block].members)
         if self._on_counts is not None:
             self._on_counts(totals)
 
-    def _refuse_impossible(self, totals: Mapping[str, Reals], counted: Mapping[str, Words]) -> None:
-        """Counts that cannot be those of all sites together."""
+    def _refuse_impossible(
+        self, totals: Mapping[str, Reals], counted: Mapping[str, Words], members: tuple[str, ...]
+    ) -> None:
+        """Counts that cannot be those of all members together."""
         sizes = {"labels": self.sizes.clusterings, "ballots": self.sizes.classifiers}
         for what, total in totals.items():
             most = totals["labels"] if what == "hidden" else np.full(len(total), float(sizes[what]))
             if (total != np.rint(total)).any() or (total < counted[what]).any() or (total > most).any():
                 raise MessageError(
-                    f"{what} of a block: expected whole numbers from this site's own count to all columns"
+                    f"{what} of a block: expected whole numbers from this site's own count to all columns; "
+                    f"{somebody(members)} sent false numbers"
                 )
 
     # The end.
 
     def _clusterings_only(self, task: Task) -> dict[str, Array]:
-        """What the clusterings alone say: the cell step under a flat message, with the winner's parameters."""
+        """What the clusterings alone say of private objects: the cell step under a flat message, with the winner's
+        parameters. Of a shared object such sums are linear in its labels: they are not computed."""
         self._end(task)
         self._state.columns.take_winner(self._state.winner)
         self._state.columns.clear_sums()
-        k = self.model.k
-        private, _ = self._state.one_pass(self._private, np.ones((1, k, self._private.width)))
-        shared, _ = self._state.one_pass(self._shared, np.ones((1, k, self._shared.width)))
-        return {
-            **self._state.by_block("sums", shared),
-            ArrayName.of_all("agreement"): self._state.objects.agreement(private),
-        }
+        sums, _ = self._state.one_pass(self._private, np.ones((1, self.model.k, self._private.width)))
+        return {ArrayName.of_all("agreement"): self._state.objects.agreement(sums)}
 
     def _finish(self, task: Task) -> dict[str, Array]:
         self._end(task)

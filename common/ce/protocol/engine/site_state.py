@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.cancellation import check_cancelled
 from ce.errors import MessageError
 from ce.protocol.engine.cell_passes import CellPasses, Segment
 from ce.protocol.engine.column_state import SiteColumns
@@ -152,6 +153,7 @@ class SiteState:
         shapes = {**model.share_shapes(task.iteration), "bound": (), "moved": ()}
         totals: dict[str, Words] = {what: np.zeros((starts, *shape), dtype=np.int64) for what, shape in shapes.items()}
         for _ in range(model.local_loops - 1):
+            check_cancelled()
             self.pass_over_all()
             self.columns.update_alone(model, self.scales["columns"])
         if first_held := self.columns.first_held:

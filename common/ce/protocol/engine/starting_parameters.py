@@ -72,9 +72,9 @@ class SecretStarts:
     job_key: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, secret: bytes, job_key: bytes, job: str) -> SecretStarts:
-        """From a site's own secret and the key that the sites of the job share."""
-        return cls(derive(secret, b"ce start of a column with one holder", job.encode()), job_key)
+    def of(cls, secret: bytes, job_key: bytes, disclosure_digest: bytes) -> SecretStarts:
+        """From a site's own secret and the key that the sites of the job share; `Job.disclosure_digest`."""
+        return cls(derive(secret, b"ce start of a column with one holder", disclosure_digest), job_key)
 
     def beta(self, column: TopologyColumn, starts: int, k: int) -> Reals:
         key = self.job_key if column.shared else self.site_key
@@ -114,9 +114,12 @@ def object_weights(tokens: NDArray[Any], starts: int, k: int) -> Reals:
     return weights
 
 
-def job_key(first_secret: bytes, job: str) -> bytes:
-    """The key that the sites of a job share: made by the first site by name, from its own secret."""
-    return derive(first_secret, b"ce job key", job.encode())
+def job_key(first_secret: bytes, disclosure_digest: bytes) -> bytes:
+    """The key that the sites of a job share: made by the first site by name, from its own secret.
+
+    It follows from `Job.disclosure_digest`, not from the job's name: the same job under another name shows nothing new.
+    """
+    return derive(first_secret, b"ce job key", disclosure_digest)
 
 
 def draw(key: bytes, column: str, names: Sequence[str], shape: tuple[int, int]) -> Reals:

@@ -3,7 +3,7 @@
     each site        an ephemeral key, signed with the key of its certificate: a key share
     every site       checks every peer's certificate against its own pins, and every signature
     the first site   by name makes the job key and seals it for each other site under their pair key
-    each site        signs what it enrols
+    each site        signs what it enrols, with a commitment to the job key: sites with different keys notice it
 
 Everything that is signed or encrypted is bound to job, epoch and roster, so that nothing can be replayed elsewhere.
 """
@@ -20,13 +20,15 @@ from ce.identity.certificates import identity_of, parse_certificate, sign, verif
 from ce.identity.keys import PrivateKey
 from ce.identity.names import Identity
 from ce.identity.peers import Peers
-from ce.privacy.derivation import joined
-from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt, encrypt
+from ce.privacy.derivation import derive, joined
+from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, check_public_key, decrypt, encrypt
 from ce.protocol.attempt import Attempt
 from ce.protocol.topology.enrolment import EnrolmentSummary
 
 KEY_SIZE = 32
-_KEY_SHARE, _ENROLMENT, _JOB_KEY = "ce key share 1", "ce enrolment 2", b"ce job key 1"
+#: The rule that sites with different job keys break.
+ONE_JOB_KEY = "one job key"
+_KEY_SHARE, _ENROLMENT, _JOB_KEY = "ce key share 1", "ce enrolment 3", b"ce job key 1"
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,35 @@ def sign_key_share(
 
 
 def check_key_share(attempt: Attempt, site: str, share: KeyShare) -> x509.Certificate:
-    """That the share is `site`'s own, for this attempt. Whether to trust its certificate is another question."""
+    """That the share is `site`'s own, for this attempt, and that its key can be used.
+
+    Whether to trust its certificate is another question.
+    """
     certificate = _certificate(share.certificate, site)
     message = joined(*attempt.context, site.encode(), share.public_key)
     verify(certificate, share.signature, message, purpose=_KEY_SHARE, field=f"key share of {site}")
+    check_public_key(share.public_key, f"key share of {site}")
     return certificate
+
+
+def key_commitment(attempt: Attempt, job_key: bytes) -> bytes:
+    """32 bytes that are equal at all sites that have the same job key, and do not tell it.
+
+    Bound to job and roster, not to the epoch: later attempts have the same enrolments, so that checkpoints fit.
+    """
+    return derive(job_key, b"ce key commitment 1", attempt.job_digest, joined(*(s.encode() for s in attempt.roster)))
+
+
+def refuse_different_keys(attempt: Attempt, summaries: Mapping[str, EnrolmentSummary]) -> None:
+    """Raises Refused, naming the site that made the key, unless all sites have committed to the same job key."""
+    first = attempt.roster[0]
+    others = [site for site in summaries if summaries[site].key_commitment != summaries[first].key_commitment]
+    if others:
+        raise Refused(
+            ONE_JOB_KEY,
+            f"{', '.join(others)} and {first} have different job keys, and {first} made the key: its software gave the "
+            "sites different ones, or is not the same version",
+        )
 
 
 class Handshake:
@@ -101,16 +127,23 @@ class Handshake:
     def check_enrolments(
         self, mine: EnrolmentSummary, shown: Mapping[str, tuple[EnrolmentSummary, bytes]]
     ) -> dict[str, EnrolmentSummary]:
-        """That every site itself has enrolled what is shown of it, with its signature, for this attempt."""
+        """That every site itself has enrolled what is shown of it, with its signature, for this attempt, and that all
+        have the same job key."""
         if tuple(shown) != self._attempt.roster:
             raise MessageError("enrolments: not those of the roster, in its order")
         for site, (summary, signature) in shown.items():
             if site == self._site:
                 if summary != mine:
                     raise MessageError("enrolments: another one than this site's stands under its name")
-            else:
+                continue
+            try:
                 check_enrolment(self._attempt, site, summary, signature, self._certificates[site])
-        return {site: summary for site, (summary, _) in shown.items()}
+            except MessageError as error:
+                # The coordinator has checked it before: it has passed on something else.
+                raise MessageError(f"{error}: the coordinator has changed it, or has not checked it") from error
+        summaries = {site: summary for site, (summary, _) in shown.items()}
+        refuse_different_keys(self._attempt, summaries)
+        return summaries
 
     def encrypt_for_all(self, job_key: bytes) -> dict[str, EncryptedBox]:
         """The job key for every other site; only after `meet`."""
@@ -125,9 +158,9 @@ class Handshake:
         if first not in self._pair_keys:
             raise MessageError("encrypted_key: comes before the peers are known")
         context = (_JOB_KEY, *self._attempt.context, first.encode(), self._site.encode())
-        job_key = decrypt(self._pair_keys[first], box, *context)
+        job_key = decrypt(self._pair_keys[first], box, *context, sender=first)
         if len(job_key) != KEY_SIZE:
-            raise MessageError("encrypted_key: expected a key of 32 bytes")
+            raise MessageError(f"encrypted_key: expected a key of 32 bytes from {first}, got {len(job_key):,}")
         return job_key
 
 

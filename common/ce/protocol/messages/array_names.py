@@ -4,6 +4,8 @@
     block/<b>/claims/<c>          which objects of the block have a label of column c at a site
     columns/<g>/<what>            a group of shared clusterings: "sums" up, "beta" down
     global/<what>                 totals over all objects, and the globals of the model
+    <scope>/mac                   blind: the tag of all arrays of a block, a group or over all objects, but claims
+    block/<b>/mac/<c>             ... of the claims on column c
     box/<site>                    bytes that only one other site can decrypt: up its receiver, down its sender
 
 `b` is a block's number, `g` a group's (that of its first column), `c` a column's.
@@ -20,7 +22,7 @@ from ce.protocol.topology.site_view import SiteView
 from ce.ring import Scale
 
 Kind = Literal["block", "columns", "global", "box"]
-_CLAIMS = "claims"
+_CLAIMS, _MAC = "claims", "mac"
 
 
 class _Parsed(NamedTuple):
@@ -28,7 +30,7 @@ class _Parsed(NamedTuple):
     number: int  # of the block or group; 0 for the other kinds
     what: str  # what the array holds; of a box, the site's name
     scope: Scope
-    column: int | None = None  # of claims
+    column: int | None = None  # of claims, and of their tag
 
 
 class ArrayName(str):
@@ -58,6 +60,16 @@ class ArrayName(str):
         return cls(f"box/{site}")
 
     @property
+    def mac(self) -> ArrayName:
+        """The array with the tag of this one and of all others of the same scope and contributors."""
+        parsed = _parsed(self)
+        if parsed.kind == "box":
+            raise MessageError("arrays: a box has no tag")
+        return ArrayName(
+            f"{parsed.scope}/{_MAC}" if parsed.column is None else f"{parsed.scope}/{_MAC}/{parsed.column}"
+        )
+
+    @property
     def kind(self) -> Kind:
         return _parsed(self).kind
 
@@ -72,12 +84,16 @@ class ArrayName(str):
 
     @property
     def column(self) -> int | None:
-        """The column of an array of claims."""
+        """The column of an array of claims, or of their tag."""
         return _parsed(self).column
 
     @property
     def is_claims(self) -> bool:
-        return _parsed(self).column is not None
+        return _parsed(self).what == _CLAIMS
+
+    @property
+    def is_mac(self) -> bool:
+        return _parsed(self).what == _MAC and _parsed(self).kind != "box"
 
     @property
     def scope(self) -> Scope:
@@ -155,8 +171,8 @@ def _parsed(name: str) -> _Parsed:
             return _Parsed("box", 0, site, Scope("box"))
         case ["block", index, what] if index.isdecimal() and what:
             return _Parsed("block", int(index), what, Scope.of_block(int(index)))
-        case ["block", index, "claims", column] if index.isdecimal() and column.isdecimal():
-            return _Parsed("block", int(index), _CLAIMS, Scope.of_block(int(index)), int(column))
+        case ["block", index, ("claims" | "mac") as what, column] if index.isdecimal() and column.isdecimal():
+            return _Parsed("block", int(index), what, Scope.of_block(int(index)), int(column))
         case ["columns", index, what] if index.isdecimal() and what:
             return _Parsed("columns", int(index), what, Scope.of_columns(int(index)))
     raise MessageError("arrays: a name that no array has")

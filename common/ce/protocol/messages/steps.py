@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from ce.errors import MessageError
+from ce.privacy.mac import MAC_WORDS
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.topology.site_view import Block, SiteView
 from ce.ring import Scale
@@ -134,10 +135,10 @@ TABLE: Mapping[Step, StepRule] = {
         blind_only=True,
     ),
     "clusterings_only": StepRule(
-        "Object sums under a flat message: what the clusterings alone say of the classes.",
-        asks=(Asked("block", "sums", (1, "k", "objects")), Asked("global", "agreement", (1, "k*k"))),
+        "Of the objects that one site alone holds: the classes that their clusterings and their votes say, counted. "
+        "Nothing of an object that several sites hold: under a flat message its sums are linear in the labels.",
+        asks=(Asked("global", "agreement", (1, "k*k")),),
         follows=("finish",),
-        owes_shares=True,
     ),
     "finish": StepRule(
         "The winner's globals and, of shared blocks, memberships and which objects have a label; the answer is a "
@@ -200,6 +201,11 @@ def _shared(view: SiteView) -> Iterator[Block]:
 def totals_over_all(arrays: Arrays) -> Arrays:
     """Of these, the totals over all objects: what the members of a shared block still owe when they alone know it."""
     return {name: spec for name, spec in arrays.items() if name.kind == "global"}
+
+
+def with_macs(arrays: Arrays) -> Arrays:
+    """Blind: these arrays, and the tags that travel with them."""
+    return arrays | {name.mac: ArraySpec((MAC_WORDS,)) for name in arrays}
 
 
 def following_steps(step: Step, model: Model, view: SiteView) -> tuple[Step, ...]:

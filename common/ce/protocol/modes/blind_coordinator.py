@@ -24,6 +24,7 @@ from ce.protocol.messages.steps import (
     expected_arrays,
     following_steps,
     totals_over_all,
+    with_macs,
 )
 from ce.protocol.messages.task import Answer, Array, NextStep, Task
 from ce.protocol.modes.blind_site import BOX_OVERHEAD, SET_KEY_SIZE, STATE_SIZE, keys_from, member_sets
@@ -183,9 +184,11 @@ class BlindCoordinator:
         if step in ("keys", "decide", "finish"):
             return {}
         if step == "shares":
-            return totals_over_all({name: ArraySpec(w.shape, self._bits(name)) for name, w in self._last.items()})
+            last = {name: words for name, words in self._last.items() if not name.is_mac}
+            return with_macs(totals_over_all({n: ArraySpec(w.shape, self._bits(n)) for n, w in last.items()}))
         stage = self._stage
-        return expected_arrays(step, self._view, stage.model, stage.scales, stage.model.n_starts, self._iteration)
+        starts = stage.model.n_starts
+        return with_macs(expected_arrays(step, self._view, stage.model, stage.scales, starts, self._iteration))
 
     def _bits(self, name: ArrayName) -> int:
         return name.fraction_bits(self._stage.scales)

@@ -1,8 +1,8 @@
 """A site in `blind`: the coordinator adds what it cannot read; the contributors of a total, and only they, can.
 
 Beside its engine every site runs a home of its blocks and columns. A task brings the totals of the last exchange as
-words. The site removes the mask that the contributors share, lets its home advance, does with its engine what the home
-asks, and answers with masked words again. Arrays keep the width of all starts, whichever still run, so that the
+words. The site removes the mask that the contributors share, checks the tags that these have added, lets its home
+advance, does with its engine what the home asks, and answers with masked words again. Arrays keep the width of all starts, whichever still run, so that the
 coordinator sees only how many exchanges there are.
 
 What must be decided once (a start goes on, goes back or stops; the globals that follow) the first site by name decides,
@@ -33,7 +33,7 @@ from ce.protocol.engine.site import Site
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.start_selection import StartDecisions
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName, Scope
-from ce.protocol.messages.steps import ArraySpec, Step, check_asked, expected_arrays
+from ce.protocol.messages.steps import ArraySpec, Step, check_asked, expected_arrays, with_macs
 from ce.protocol.messages.task import Answer, Array, NextStep, Task
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
 from ce.protocol.modes.mask_context import MaskBinding, ViewDigest
@@ -166,7 +166,7 @@ class BlindSite:
     def resume(self, task: Task, checkpoint: Snapshot) -> Answer:
         """Go on from a checkpoint: the sums are given again, and read when all have given theirs."""
         self._take_keys(task)
-        answer = answer_again(task, checkpoint["answer"])
+        answer = answer_again(task, checkpoint["answer"], with_macs)
         self._site.restore(checkpoint["site"])
         self.home.restore(checkpoint["home"])
         # What all have in common so far, in this attempt.
@@ -283,7 +283,8 @@ class BlindSite:
         bits = {name: ArrayName(name).fraction_bits(scales) for name in arrays}
         if per_start:
             arrays = {name: self._widened(words) for name, words in arrays.items()}
-        check_asked(task.asked, {ArrayName(n): ArraySpec(words.shape, bits[n]) for n, words in arrays.items()})
+        specs = {ArrayName(name): ArraySpec(words.shape, bits[name]) for name, words in arrays.items()}
+        check_asked(task.asked, with_macs(specs))
         answer = Answer(task.round, task.step, (), arrays, bits)
         due = task.checkpoint and self._site.begins_iteration(task)
         self.checkpoint = self._snapshot(task, answer, per_start) if due else None
@@ -299,11 +300,11 @@ class BlindSite:
         }
 
     def _send(self, answer: Answer, per_start: bool) -> Answer:
-        """Mask, and remember how to unmask the total."""
+        """Mask, with tags, and remember how to unmask the totals."""
         digest = self._state.view_digest()
         masked = self._masks.mask(answer, digest)
         shapes = {name: words.shape for name, words in masked.arrays.items()}
-        self._sent = _Sent(answer.round, answer.fraction_bits, shapes, digest, per_start)
+        self._sent = _Sent(answer.round, masked.fraction_bits, shapes, digest, per_start)
         return replace(masked, state=self._state_digest)
 
     def _widened(self, words: Array) -> Words:
@@ -333,4 +334,6 @@ class BlindSite:
             raise MessageError(f"{name}: missing")
         content = array.tobytes()
         context = (*purpose, *self._attempt.context, peer.encode(), self._name.encode())
-        return decrypt(self._pair_keys[peer], EncryptedBox(content[:NONCE_SIZE], content[NONCE_SIZE:]), *context)
+        return decrypt(
+            self._pair_keys[peer], EncryptedBox(content[:NONCE_SIZE], content[NONCE_SIZE:]), *context, sender=peer
+        )

@@ -16,7 +16,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.errors import AlteredTotals
 from ce.privacy.derivation import derive, joined, number
+from ce.privacy.mac import MAC_WORDS, PRIME, from_words, mac_key, tag, to_words
 from ce.privacy.masks import Masks, set_stream_key, unmask
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName, Scope
@@ -106,35 +108,66 @@ class MaskBinding:
         return hashlib.sha256(joined(*parts)).digest()
 
     def mask(self, answer: Answer, digest: ViewDigest) -> Answer:
-        """The same answer, its words masked."""
+        """The same answer, its words masked; where the contributors of totals share keys, with a tag of each scope."""
         masked: dict[str, Array] = {}
+        bits = dict(answer.fraction_bits)
+        tags: dict[ArrayName, int] = {}
         for text, words in answer.arrays.items():
-            name, shape, bits = ArrayName(text), words.shape, answer.fraction_bits[text]
-            members = name.contributors(self._view)
-            scopes = _scopes(name)
-            common = self._context(name, shape, bits, answer.round, digest(scopes))
-            contexts = {}
-            for peer in members:
-                if peer != self._site:
-                    both = tuple(sorted({*scopes, *self._common[peer]}))
-                    same = both == scopes
-                    contexts[peer] = common if same else self._context(name, shape, bits, answer.round, digest(both))
-            stream = None
-            if members in self.set_keys and members[0] == self._site:
-                stream = set_stream_key(self.set_keys[members], common)
-            masked[name] = self._masks.mask(answer.round, name, words.astype(np.int64, copy=False), contexts, stream)
-        return replace(answer, arrays=masked)
+            name, own = ArrayName(text), words.astype(np.int64, copy=False)
+            common, contexts = self._contexts(name, words.shape, bits[text], answer.round, digest)
+            key = self._set_key(name)
+            if key is not None:
+                tags[name.mac] = tags.get(name.mac, 0) + tag(own, mac_key(key, common))
+            masked[name] = self._masks.mask(answer.round, name, own, contexts, self._set_stream(name, common))
+        for name, value in tags.items():
+            common, contexts = self._contexts(name, (MAC_WORDS,), 0, answer.round, digest)
+            words = to_words((value + self._masks.share_of_zero(contexts, PRIME)) % PRIME)
+            masked[name] = self._masks.mask(answer.round, name, words, contexts, self._set_stream(name, common))
+            bits[name] = 0
+        return replace(answer, arrays=masked, fraction_bits=bits)
 
     def unmask(
         self, totals: Mapping[str, Words], bits: Mapping[str, int], round_: int, digest: ViewDigest
     ) -> dict[ArrayName, Words]:
-        """The totals of a round without the masks of their contributors."""
-        found = {}
+        """The totals of a round without the masks of their contributors. Raises AlteredTotals if one of them is not
+        what the contributors have added up."""
+        found: dict[ArrayName, Words] = {}
+        tags: dict[ArrayName, int] = {}
         for text, total in totals.items():
             name = ArrayName(text)
             context = self._context(name, total.shape, bits[text], round_, digest(_scopes(name)))
-            found[name] = unmask(total, self.set_keys[name.contributors(self._view)], context)
+            key = self.set_keys[name.contributors(self._view)]
+            found[name] = unmask(total, key, context)
+            if not name.is_mac:
+                tags[name.mac] = tags.get(name.mac, 0) + tag(found[name], mac_key(key, context))
+        for name, value in tags.items():
+            if name not in found or from_words(found.pop(name)) != value % PRIME:
+                raise AlteredTotals(name.scope)
         return found
+
+    def _set_key(self, name: ArrayName) -> bytes | None:
+        """The key that the contributors of a total share; None in "masked"."""
+        return self.set_keys[name.contributors(self._view)] if self.set_keys else None
+
+    def _set_stream(self, name: ArrayName, context: bytes) -> bytes | None:
+        """The key of the stream of all contributors, if this site is the one that adds it."""
+        key = self._set_key(name)
+        adds = name.contributors(self._view)[0] == self._site
+        return set_stream_key(key, context) if key is not None and adds else None
+
+    def _contexts(
+        self, name: ArrayName, shape: tuple[int, ...], bits: int, round_: int, digest: ViewDigest
+    ) -> tuple[bytes, dict[str, bytes]]:
+        """What all contributors of an array have in common; and, by peer, what this site and the peer have."""
+        scopes = _scopes(name)
+        common = self._context(name, shape, bits, round_, digest(scopes))
+        contexts = {}
+        for peer in name.contributors(self._view):
+            if peer != self._site:
+                both = tuple(sorted({*scopes, *self._common[peer]}))
+                same = both == scopes
+                contexts[peer] = common if same else self._context(name, shape, bits, round_, digest(both))
+        return common, contexts
 
     def _context(self, name: ArrayName, shape: tuple[int, ...], bits: int, round_: int, digest: bytes) -> bytes:
         return mask_context(self._attempt, self._identity(name), name, shape, bits, round_, digest)

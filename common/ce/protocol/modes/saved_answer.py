@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ce.errors import MessageError
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.array_names import ArrayName
-from ce.protocol.messages.steps import ArraySpec, check_asked
+from ce.protocol.messages.steps import Arrays, ArraySpec, check_asked
 from ce.protocol.messages.task import Answer, Task
 
 
@@ -14,12 +16,14 @@ def saved_answer(task: Task, answer: Answer) -> Snapshot:
     return {"task": _identity(task), "arrays": dict(answer.arrays), "bits": dict(answer.fraction_bits)}
 
 
-def answer_again(task: Task, snapshot: Snapshot) -> Answer:
-    """The same answer. Only to the task that it was saved for."""
+def answer_again(task: Task, snapshot: Snapshot, sent_as: Callable[[Arrays], Arrays] = dict) -> Answer:
+    """The same answer. Only to the task that it was saved for. `sent_as`: what these arrays become when they are
+    sent, which is what the task asks for."""
     if _identity(task) != snapshot["task"]:
         raise MessageError("resume: expected the task whose answer is in the checkpoint, got another one")
     arrays, bits = snapshot["arrays"], snapshot["bits"]
-    check_asked(task.asked, {ArrayName(name): ArraySpec(array.shape, bits[name]) for name, array in arrays.items()})
+    specs = {ArrayName(name): ArraySpec(array.shape, bits[name]) for name, array in arrays.items()}
+    check_asked(task.asked, sent_as(specs))
     return Answer(task.round, task.step, task.starts, arrays, bits)
 
 

@@ -1,7 +1,8 @@
 """What a site enrols: made from its label table, and as far as every other site may know it.
 
-With ids and categories on one machine; with pseudonyms and tokens, which only holders of the job key can make, where
-others see it.
+With ids and categories on one machine; with pseudonyms, which only holders of the job key can make, where others see
+it. Of its categories a site tells all others the number only; which of them take part, the holders of a column agree
+on between themselves (`ce.protocol.topology.vocabularies`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ce.labels import Column, LabelTable
 from ce.privacy.derivation import joined, number
 from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.protocol.topology.site_view import Categories, Kind
+from ce.protocol.topology.vocabularies import Wishes
 
 #: A column with more labels than this is enrolled as one with so many: enough for any minimum, and says no more.
 MOST_SHOWN = 100
@@ -28,7 +30,7 @@ Written = Literal["integers", "text"] | None
 
 @dataclass(frozen=True)
 class ColumnClaim:
-    """A column as one site enrols it."""
+    """A column as one site enrols it. The coordinator, which is told their number only, numbers the categories."""
 
     name: str
     kind: Kind
@@ -39,8 +41,7 @@ class ColumnClaim:
 
     @property
     def summary(self) -> ColumnSummary:
-        digest = hashlib.sha256(joined(*(str(category).encode() for category in self.categories))).digest()
-        return ColumnSummary(self.name, self.kind, self.soft, self.written, len(self.categories), digest, self.labels)
+        return ColumnSummary(self.name, self.kind, self.soft, self.written, len(self.categories), self.labels)
 
 
 @dataclass(frozen=True)
@@ -50,21 +51,27 @@ class Enrolment:
     objects: NDArray[Any] = field(repr=False)
     columns: tuple[ColumnClaim, ...]
 
-    def summary(self, revision: int = 0) -> EnrolmentSummary:
-        digest = hashlib.sha256(np.ascontiguousarray(self.objects).data).digest()
-        return EnrolmentSummary(len(self.objects), tuple(claim.summary for claim in self.columns), digest, revision)
+    def summary(
+        self, revision: int = 0, salt: bytes = b"", key_commitment: bytes = b"", wishes: Wishes | None = None
+    ) -> EnrolmentSummary:
+        """`salt`: known to this site and the coordinator only, so that no other site can test a guess of its ids."""
+        digest = hashlib.sha256(salt)
+        digest.update(np.ascontiguousarray(self.objects).data)
+        columns = tuple(claim.summary for claim in self.columns)
+        return EnrolmentSummary(
+            len(self.objects), columns, digest.digest(), revision, key_commitment, wishes or Wishes()
+        )
 
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """A column that a site has enrolled: its categories only as a number and a digest."""
+    """A column that a site has enrolled: of its categories only the number."""
 
     name: str
     kind: Kind
     soft: bool
     written: Written
     categories: int
-    categories_digest: bytes = field(repr=False)
     labels: int = 0
 
     def signed_bytes(self) -> bytes:
@@ -74,7 +81,6 @@ class ColumnSummary:
             b"soft" if self.soft else b"hard",
             (self.written or "").encode(),
             number(self.categories),
-            self.categories_digest,
             number(self.labels),
         )
 
@@ -85,14 +91,24 @@ class EnrolmentSummary:
 
     objects: int
     columns: tuple[ColumnSummary, ...]
-    pseudonym_digest: bytes = field(repr=False)  # SHA-256 of the pseudonyms, in the site's order
+    pseudonym_digest: bytes = field(repr=False)  # SHA-256 of the salt and the pseudonyms, in the site's order
     revision: int = 0
+    key_commitment: bytes = field(default=b"", repr=False)  # follows from the job key: equal at all sites
+    wishes: Wishes = field(default_factory=Wishes)
     #: Of its objects, those that no other site holds. Follows from the alignment, and is not signed.
     private_objects: int = field(default=0, compare=False)
 
     def signed_bytes(self) -> bytes:
         columns = joined(*(column.signed_bytes() for column in self.columns))
-        return joined(number(self.objects), columns, self.pseudonym_digest, number(self.revision))
+        return joined(
+            number(self.objects),
+            columns,
+            self.pseudonym_digest,
+            number(self.revision),
+            self.key_commitment,
+            number(self.wishes.min_sites),
+            number(self.wishes.min_objects),
+        )
 
     @property
     def kinds(self) -> Mapping[str, Kind]:

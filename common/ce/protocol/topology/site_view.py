@@ -34,7 +34,10 @@ class Block:
 
 @dataclass(frozen=True)
 class TopologyColumn:
-    """A column over all sites; `holders` in order of name."""
+    """A column over all sites; `holders` in order of name.
+
+    Categories are tokens at the sites. The coordinator knows their number, and has numbers in their place.
+    """
 
     index: int
     name: str

@@ -9,7 +9,8 @@ Rules, applied before any round runs:
 - a column that is a classifier here and a clustering there, soft here and hard there, or has integer categories here
   and text there, is refused (rule "clashing column");
 - a cell that two sites claim is refused (rule "overlapping cells"), as soon as the opening sums show it;
-- the categories of a shared column are the union of what its holders have seen.
+- the categories of a shared column are those that its holders have agreed on (`vocabularies`); without an agreement,
+  the union of what they have seen.
 """
 
 from __future__ import annotations
@@ -99,13 +100,18 @@ class Topology:
         )
 
 
-def align(enrolments: Mapping[str, Enrolment]) -> tuple[Topology, dict[str, dict[int, Rows]]]:
-    """Derive the topology, and for each site the rows of its own table in each of its blocks, in the common order."""
+def align(
+    enrolments: Mapping[str, Enrolment], vocabularies: Mapping[str, Categories] | None = None
+) -> tuple[Topology, dict[str, dict[int, Rows]]]:
+    """Derive the topology, and for each site the rows of its own table in each of its blocks, in the common order.
+
+    `vocabularies`: the categories of each shared clustering, by name; without it, all that its holders have enrolled.
+    """
     if not enrolments:
         raise InputError("no site: at least one is needed")
     sites = tuple(sorted(enrolments))
     blocks, rows = _blocks(sites, [enrolments[site].objects for site in sites])
-    return Topology(sites, blocks, _columns(sites, enrolments)), rows
+    return Topology(sites, blocks, _columns(sites, enrolments, vocabularies or {})), rows
 
 
 def block_pseudonyms(
@@ -145,7 +151,9 @@ def _blocks(
     return tuple(blocks), rows
 
 
-def _columns(sites: tuple[str, ...], enrolments: Mapping[str, Enrolment]) -> tuple[TopologyColumn, ...]:
+def _columns(
+    sites: tuple[str, ...], enrolments: Mapping[str, Enrolment], vocabularies: Mapping[str, Categories]
+) -> tuple[TopologyColumn, ...]:
     claims: dict[str, dict[str, ColumnClaim]] = {}
     for site in sites:
         for claim in enrolments[site].columns:
@@ -155,7 +163,8 @@ def _columns(sites: tuple[str, ...], enrolments: Mapping[str, Enrolment]) -> tup
         by_site = claims[name]
         _refuse_clashes(name, by_site)
         first = next(iter(by_site.values()))
-        columns.append(TopologyColumn(index, name, first.kind, _union(by_site.values()), tuple(by_site)))
+        categories = vocabularies[name] if name in vocabularies else _union(by_site.values())
+        columns.append(TopologyColumn(index, name, first.kind, categories, tuple(by_site)))
     return tuple(columns)
 
 

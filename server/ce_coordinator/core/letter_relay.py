@@ -1,0 +1,175 @@
+"""Introductions and letters of one revision of the enrolments: what all sites are sent before they are aligned.
+
+The sites write to each other in two stages (`ce.protocol.keys.letters`). The coordinator waits until all letters of a
+stage are there, checks their sizes, and passes them on; it cannot read them. In the second stage each site says how
+many categories take part of each clustering that it shares: the holders of a column must say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ce.errors import JobFailed, LimitReached, MessageError
+from ce.protocol.attempt import Attempt
+from ce.protocol.keys.letters import FIRST, SECOND, box_size, holders_of
+from ce.protocol.topology.enrolment import EnrolmentSummary
+from ce.protocol.topology.site_view import Categories
+from ce.transport.array_chunks import LARGEST_HEADER, Collector
+from ce.transport.enrolment_codec import introduction_frame
+from ce.transport.letters_codec import letters_down, read_boxes, read_vocabularies
+from ce_proto.v1 import arrays_pb2
+from ce_proto.v1 import site_pb2 as pb
+
+Frames = Iterator[pb.CoordinatorFrame]
+
+
+@dataclass
+class _Arriving:
+    """Letters of one site that are still on their way."""
+
+    stage: int
+    vocabularies: dict[str, int]
+    collector: Collector
+
+
+class LetterRelay:
+    """The letters of all sites, for one revision. `stage` is the one whose letters are awaited, 3 when all are here."""
+
+    def __init__(
+        self, attempt: Attempt, signed: Mapping[str, tuple[EnrolmentSummary, bytes]], revision: int, most_bytes: int
+    ) -> None:
+        """Raises LimitReached if what the sites would write is more than `most_bytes`, or more than can be sent."""
+        self.stage = FIRST
+        self._attempt = attempt
+        self._revision = revision
+        self._summaries = {site: signed[site][0] for site in attempt.roster}
+        self._introduction = introduction_frame(attempt, signed, revision)
+        if self._introduction.ByteSize() > LARGEST_HEADER:
+            raise LimitReached("what the sites have enrolled does not fit in a message: fewer columns need less")
+        needed = sum(self._size(stage, site) for stage in (FIRST, SECOND) for site in attempt.roster)
+        if needed > most_bytes:
+            raise LimitReached(
+                f"what the sites write to each other takes {needed / 1e9:,.1f} GB at the coordinator, whose "
+                f"limits.round_bytes is {most_bytes / 1e9:,.1f} GB: fewer sites need less"
+            )
+        #: By stage and sender: the boxes by receiver.
+        self._letters: dict[int, dict[str, dict[str, bytes]]] = {FIRST: {}, SECOND: {}}
+        self._vocabularies: dict[str, dict[str, int]] = {}  # by site and column
+        self._arriving: dict[str, _Arriving] = {}
+
+    @property
+    def awaited(self) -> set[str]:
+        """The sites whose letters of this stage are not here."""
+        return set() if self.complete else set(self._attempt.roster) - self._letters[self.stage].keys()
+
+    @property
+    def complete(self) -> bool:
+        return self.stage > SECOND
+
+    @property
+    def vocabularies(self) -> dict[str, Categories]:
+        """Of each shared clustering the categories that take part, numbered. Raises JobFailed where holders differ."""
+        found: dict[str, Categories] = {}
+        said: dict[str, dict[str, int]] = {}
+        for site, sizes in self._vocabularies.items():
+            for column, size in sizes.items():
+                said.setdefault(column, {})[site] = size
+        for column, by_site in said.items():
+            if len(set(by_site.values())) > 1:
+                listed = ", ".join(f"{size:,} at {site}" for site, size in by_site.items())
+                raise JobFailed(
+                    f"the holders of column {column!r} do not agree on how many of its categories take part: {listed}; "
+                    "one of them has not told the others the same"
+                )
+            found[column] = tuple(range(next(iter(by_site.values()))))
+        return found
+
+    def is_writing(self, site: str) -> bool:
+        """Whether some, not all, of the site's letters have arrived."""
+        return site in self._arriving
+
+    def introduction(self) -> Frames:
+        return iter((self._introduction,))
+
+    def letters(self, site: str, stage: int) -> Frames:
+        """What the others have written to a site in a stage that is complete."""
+        boxes = {sender: sent[site] for sender, sent in self._letters[stage].items() if sender != site}
+        return letters_down(self._attempt, self._revision, stage, dict(sorted(boxes.items())))
+
+    def frames_after_reconnect(self, site: str) -> Frames:
+        """What the site may have missed while it had no stream."""
+        self._arriving.pop(site, None)
+        if self.complete:
+            return self.letters(site, SECOND)
+        if site not in self.awaited:
+            return iter(())
+        return self.introduction() if self.stage == FIRST else self.letters(site, FIRST)
+
+    def receive(self, site: str, message: pb.Letters) -> bool:
+        """A site's letters, or their beginning. True: the stage is complete."""
+        if message.revision > self._revision or message.stage not in (FIRST, SECOND):
+            raise MessageError(f"letters: expected revision {self._revision} and stage 1 or 2")
+        if message.revision == self._revision and message.stage > self.stage:
+            raise MessageError(f"letters: expected stage {self.stage}, got {message.stage}")
+        size = self._size(message.stage, site) + 128 * len(self._attempt.roster)
+        repeated = message.revision < self._revision or site not in self.awaited or message.stage < self.stage
+        vocabularies = {} if repeated else self._checked_vocabularies(site, message)
+        self._arriving[site] = _Arriving(0 if repeated else message.stage, vocabularies, Collector(size))
+        return self.more(site, message.chunks)
+
+    def more(self, site: str, chunks: arrays_pb2.ArrayChunks) -> bool:
+        """The next chunks of a site's letters. True: the stage is complete."""
+        arriving = self._arriving.get(site)
+        if arriving is None:
+            raise MessageError("more: no letters are under way")
+        if not arriving.collector.feed(chunks):
+            return False
+        del self._arriving[site]
+        if arriving.stage != self.stage:
+            return False  # repeated after a broken stream
+        boxes = read_boxes(arriving.collector.arrays)
+        peers = [peer for peer in self._attempt.roster if peer != site]
+        if sorted(boxes) != peers:
+            raise MessageError("letters: expected one for each other site")
+        for peer, box in boxes.items():
+            expected = box_size(self.stage, self._summaries[site], self._summaries[peer], len(peers))
+            if len(box) != expected:
+                raise MessageError(f"letters: expected {expected:,} bytes for {peer}, got {len(box):,}")
+        self._letters[self.stage][site] = boxes
+        if self.stage == SECOND:
+            self._vocabularies[site] = arriving.vocabularies
+        if self.awaited:
+            return False
+        self.stage += 1
+        return True
+
+    def forget(self) -> None:
+        """Iterations have begun: no site asks for its letters again."""
+        self._letters = {FIRST: {}, SECOND: {}}
+
+    def _size(self, stage: int, site: str) -> int:
+        """Bytes of all letters of a site."""
+        roster, summaries = self._attempt.roster, self._summaries
+        return sum(
+            box_size(stage, summaries[site], summaries[peer], len(roster) - 1) for peer in roster if peer != site
+        )
+
+    def _checked_vocabularies(self, site: str, message: pb.Letters) -> dict[str, int]:
+        """What a site says about the columns that it shares, in the second stage."""
+        sizes = read_vocabularies(message)
+        expected: dict[str, int] = {}
+        if message.stage == SECOND:
+            for column in self._summaries[site].columns:
+                holders = holders_of(column.name, self._summaries)
+                if column.kind == "clustering" and len(holders) > 1:
+                    expected[column.name] = sum(self._categories(holder, column.name) for holder in holders)
+        if sizes.keys() != expected.keys() or any(sizes[column] > most for column, most in expected.items()):
+            raise MessageError(
+                "vocabularies: expected, in the second stage, one for each clustering that this site shares, with at "
+                "most as many categories as its holders have enrolled"
+            )
+        return sizes
+
+    def _categories(self, site: str, column: str) -> int:
+        return next(entry.categories for entry in self._summaries[site].columns if entry.name == column)
