@@ -231,7 +231,7 @@ class _Auditor:
         def wrap(inner: Transport) -> Transport:
             return CraftedMessages(inner, craft)
 
-        recording = record(job, self._tables, mode, self._secrets, wrap=wrap, first=rounds + 3)
+        recording = record(job, self._tables, mode, self._secrets, wrap=wrap, first=rounds + 3, keys_of=self._job)
         read = read_one_hot if shared else read_flat
         guesses = read(CoordinatorView.of(recording, job.seed), asked)
         return self._referee.partitions("coordinator", "crafted messages", mode, guesses)
