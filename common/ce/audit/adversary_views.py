@@ -8,7 +8,7 @@ labels a column has, which a real adversary would have to guess: this makes the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,14 +19,17 @@ from ce.audit.recording import Exchange, Recording
 from ce.labels import LabelTable
 from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.steps import Step
 from ce.protocol.messages.task import Task
 from ce.protocol.topology.site_view import Block, ColumnGroup, TopologyColumn, column_groups
-from ce.protocol.topology.topology import Topology
+from ce.protocol.topology.topology import Rows, Topology
 from ce.ring import Reals, Scale, Words
 from ce.steps.model import Model, stage_of
 
 #: What attacks return. A guess has one group per object of the block.
 Guess = NDArray[np.intp]
+#: The steps that ask for the object sums of an iteration.
+ITERATIONS: tuple[Step, ...] = ("sums", "objects")
 #: Values of a guess that are no groups: the attack failed on this object, or was not tried on it.
 NO_IDEA, NOT_ASKED = -2, -3
 #: Numbers of objects by label, and these by (site, index of the column).
@@ -116,6 +119,16 @@ class CoordinatorView:
         """All exchanges of object sums, in order."""
         return _rounds(self, block)
 
+    def flat_rounds(self, block: int) -> list[BlockRound]:
+        """Object sums of steps that are no iteration. No message is sent for these: all objects have the same one."""
+        found = []
+        for exchange in self.exchanges:
+            name, task = ArrayName.of_block(block, "sums"), exchange.task
+            total = None if exchange.step in ITERATIONS else exchange.total(name)
+            if total is not None:
+                found.append(BlockRound(task.stage, task.iteration, task.starts, None, total, exchange.parts(name)))
+        return found
+
     def column_rounds(self, group: int) -> list[ColumnRound]:
         """All exchanges of column sums, in order."""
         found = []
@@ -153,6 +166,8 @@ class CuriousSiteView:
     block: int
     labels: Mapping[int, Guess] = field(repr=False)  # of the site's columns in the block, by column
     memberships: Reals = field(repr=False)  # (k, n) of the block: the site's result
+    rows: Rows = field(repr=False)  # of the site's table: the objects of the block, which the site knows by name
+    flat_totals: Sequence[BlockRound] = field(repr=False)  # of `block`, in blind; `parts` has this site's
 
     @classmethod
     def of(cls, recording: Recording, plain: Recording, site: str, table: LabelTable, block: int) -> CuriousSiteView:
@@ -164,6 +179,7 @@ class CuriousSiteView:
         totals = [BlockRound(r.stage, r.iteration, r.starts, r.message, r.total, {}) for r in seen]
         part = [BlockRound(r.stage, r.iteration, r.starts, None, r.parts[site], {site: r.parts[site]}) for r in seen]
         blind = recording.mode == "blind"
+        flat = CoordinatorView.of(plain, 0).flat_rounds(block) if blind else []
         # In blind a site computes, from the totals, what the home would send it: the same bits as in plain.
         source = plain if blind else recording
         tasks = [exchange.tasks[site] for exchange in source.exchanges]
@@ -178,6 +194,8 @@ class CuriousSiteView:
             block=block,
             labels={names[c.name]: c.likeliest[rows].astype(np.intp) for c in table.columns if c.name in names},
             memberships=np.ascontiguousarray(recording.memberships[site][rows].T),
+            rows=rows,
+            flat_totals=[replace(r, parts={site: r.parts[site]}) for r in flat],
         )
 
     def scale(self, stage: int, what: str) -> Scale:
@@ -213,7 +231,7 @@ class HolderView:
 def _rounds(view: CoordinatorView, block: int) -> Sequence[BlockRound]:
     found = []
     for exchange in view.exchanges:
-        if exchange.step not in ("sums", "objects"):
+        if exchange.step not in ITERATIONS:
             continue
         name, task = ArrayName.of_block(block, "sums"), exchange.task
         total = exchange.total(name)

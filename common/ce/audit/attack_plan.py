@@ -12,10 +12,14 @@ coordinator   distinct rows             each site's words, as they pass through 
               decode, shared columns    totals of blocks all of whose columns are shared
               unmixing                  totals that are linear in the labels
               fitting                   first totals of objects with equal labels, and the messages behind them
+              alternating               first totals and the messages behind them: labels and parameters in turn
+              flat sums                 sums of a step in which all objects have the same message (bc3e)
               equality classes          totals, against the label rows of all sites together
               histograms, peeling       column sums of shared columns
               decode, public starts     the first total of a job whose starts were public
               two rosters               the first totals of two jobs, one without a site
+              repeated jobs             the first totals of several jobs over the same labels, linked by their results
+              smoothing                 totals of a job with the largest smoothing and as many starts as are needed
               crafted messages          messages that an active coordinator changed, and the sums that follow
               reset and probe           the same, over many exchanges that build on each other
               left-out members          totals of a block that some members were not told of
@@ -27,6 +31,8 @@ site          subtraction               totals minus the site's own part: equal 
               trajectories              messages over all exchanges
               decode, shared columns    totals minus its own part, with the column parameters that it is sent
               unmixing, fitting         totals minus its own part
+              alternating, flat sums    the same
+              repeated jobs, smoothing  the same, of other jobs
               histograms                column sums minus its own
               unanimous votes           votes per class minus its own (bc3e, blind)
 reference     the paper's rows          ln beta_j(x_ij), which section 5.2.2 of the BCE paper would send
@@ -37,7 +43,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, Histograms, HolderView, Question
+from ce.audit.attacks.alternating import alternate, alternate_as_site
 from ce.audit.attacks.equal_rows import distinct_rows, distinct_totals, equality_classes, phi_inversion, votes
+from ce.audit.attacks.flat_sums import unmix_flat_as_site, unmix_flat_sums
 from ce.audit.attacks.histograms import others_histograms, proportional_histograms, site_histograms
 from ce.audit.attacks.known_beta_decode import decode_as_site, decode_shared, decode_starts
 from ce.audit.attacks.linear_unmix import unmix, unmix_as_site, unmix_parts
@@ -64,6 +72,8 @@ BY_COORDINATOR: dict[str, CoordinatorAttack] = {
     "decode, shared columns": decode_shared,
     "unmixing": unmix,
     "fitting": fit_totals,
+    "alternating": alternate,
+    "flat sums": unmix_flat_sums,
 }
 BY_SITE: dict[str, SiteAttack] = {
     "subtraction": distinct_residuals,
@@ -72,6 +82,8 @@ BY_SITE: dict[str, SiteAttack] = {
     "decode, shared columns": decode_as_site,
     "unmixing": unmix_as_site,
     "fitting": fit_as_site,
+    "alternating": alternate_as_site,
+    "flat sums": unmix_flat_as_site,
 }
 #: Attacks that need a job of their own, or look for something other than a partition.
 OTHERS = (
@@ -80,6 +92,8 @@ OTHERS = (
     "peeling",
     "decode, public starts",
     "two rosters",
+    "repeated jobs",
+    "smoothing",
     "crafted messages",
     "reset and probe",
     "left-out members",

@@ -16,6 +16,7 @@ import numpy as np
 from ce.audit.active_coordinator import ActiveCoordinator
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
 from ce.audit.attack_plan import ATTACKS, play_coordinator, play_holder, play_site
+from ce.audit.attacks.alternating import alternate, alternate_as_site
 from ce.audit.attacks.crafted_messages import (
     CraftedMessages,
     flat_messages,
@@ -28,7 +29,9 @@ from ce.audit.attacks.equal_rows import paper_rows
 from ce.audit.attacks.histograms import proportional_histograms
 from ce.audit.attacks.known_beta_decode import decode_starts
 from ce.audit.attacks.linear_unmix import linear_rounds
+from ce.audit.attacks.repeated_jobs import repeat, repeat_as_site
 from ce.audit.attacks.roster_differences import RosterView, differences, histogram_differences
+from ce.audit.attacks.smoothing_choice import smoothed_job
 from ce.audit.attacks.unanimous_votes import unanimous_votes
 from ce.audit.minimum_rules import broken_rules
 from ce.audit.recording import Recording, record, secrets_of
@@ -44,6 +47,10 @@ from ce.protocol.messages.transport import Transport
 MOST_OBJECTS = 1500
 #: This many of the shared blocks are attacked, the largest ones.
 _MOST_BLOCKS = 3
+#: Most jobs over the same labels that are played, if sites allow so many.
+_MOST_JOBS = 6
+#: Their smoothing is near that of the job, or near this if it has none.
+_SMOOTHING = 0.01
 #: The largest number of iterations of a job with an active coordinator.
 _ACTIVE_ROUNDS = 40
 
@@ -64,8 +71,9 @@ def audit(
 ) -> Audit:
     """Audit `job` over the sites' tables. `attacks`: names of `ATTACKS`, all if None.
 
-    `policy` is that of every site; without one it is the default policy with shared_objects = "totals": what sites
-    that have chosen that would reveal. Where a policy excludes shared objects they are not in the job.
+    `policy` is that of every site: what its rules forbid is ruled out, and what it allows an operator to choose (number
+    of jobs, smoothing, restarts) the attacks choose. None: the default rules of sites that take part with objects that
+    other sites hold too (`shared_objects = "totals"`). Where a policy excludes these, they are not in the job.
 
     Starts are drawn from `secrets` {site: bytes}. Without them the audit derives secrets from the job's seed, so that
     the same audit gives the same findings.
@@ -86,7 +94,7 @@ def audit(
     plain = record(job, tables, "plain", secrets)
     truth = Truth(plain, tables)
     questions = _chosen(truth.questions(), plain)
-    broken = {mode: broken_rules(plain, tables, mode, policy) for mode in modes}
+    broken = {mode: broken_rules(plain, tables, mode, policy, job) for mode in modes}
     auditor = _Auditor(job, tables, secrets, plain, truth, questions, Referee(truth, broken), wanted, report, policy)
     findings: list[Finding] = []
     for mode in modes:
@@ -124,6 +132,7 @@ class _Auditor:
         on_progress: OnProgress,
         policy: Policy,
     ) -> None:
+        self._policy = policy
         self._job = job
         self._tables = tables
         self._secrets = secrets
@@ -145,6 +154,8 @@ class _Auditor:
         found += self._public_starts(mode)
         found += self._two_rosters(mode, view)
         found += self._crafted(mode)
+        found += self._repeated(mode)
+        found += self._smoothing(mode)
         if mode == "masked":
             self._on_progress("attacks of a coordinator that deviates, masked")
             found += self._active.play(self._clusterings, self._wanted)
@@ -200,7 +211,9 @@ class _Auditor:
         missing = max(self._tables)
         rest = {site: table for site, table in self._tables.items() if site != missing}
         short = replace(self._job, sites=tuple(rest), max_iterations=1)
-        without = CoordinatorView.of(record(short, rest, mode, self._secrets), self._job.seed)
+        # The job goes on without a site: its definition, and so its keys, stay the same.
+        recording = record(short, rest, mode, self._secrets, keys_of=self._job)
+        without = CoordinatorView.of(recording, self._job.seed)
         rosters = RosterView(view, without, missing)
         found = self._referee.partitions(
             "coordinator", "two rosters", mode, differences(rosters, self._clusterings), ONE_ROSTER
@@ -211,6 +224,51 @@ class _Auditor:
                 "coordinator", "two rosters", mode, counts, proportional_histograms(view), ONE_ROSTER
             )
         return found
+
+    def _repeated(self, mode: str) -> list[Finding]:
+        """As many jobs as the policy allows over the same labels, as the coordinator and as one member."""
+        jobs = min(self._policy.max_definitions, _MOST_JOBS)
+        if "repeated jobs" not in self._wanted or mode == "plain" or not self._clusterings or jobs < 2:
+            return []
+        self._on_progress(f"running {jobs} jobs over the same labels, {mode}")
+        others = [self._other_job(number) for number in range(1, jobs)]
+        plain = [self._plain, *(record(job, self._tables, "plain", self._secrets) for job in others)]
+        seen = [record(job, self._tables, mode, self._secrets) for job in (self._job, *others)]
+        views = [CoordinatorView.of(recording, self._job.seed) for recording in seen]
+        found = self._referee.partitions("coordinator", "repeated jobs", mode, repeat(views, self._clusterings))
+        block = self._clusterings[0].block
+        site = seen[0].topology.blocks[block].members[0]
+        own = [CuriousSiteView.of(a, b, site, self._tables[site], block) for a, b in zip(seen, plain, strict=True)]
+        foreign = [q for q in self._clusterings if q.block == block and q.holder != site]
+        return found + self._referee.partitions(f"site {site}", "repeated jobs", mode, repeat_as_site(own, foreign))
+
+    def _other_job(self, number: int) -> Job:
+        """The same job under another name, and with another smoothing."""
+        used = max(self._job.smoothing, _SMOOTHING)
+        smoothing = used * (1.0 + number / 10.0)
+        if smoothing > self._policy.max_smoothing:
+            smoothing = used * (1.0 - number / 10.0)
+        return replace(self._job, name=f"{self._job.name} {number}", smoothing=smoothing)
+
+    def _smoothing(self, mode: str) -> list[Finding]:
+        """A job with the largest smoothing that the policy allows, as the coordinator and as one member."""
+        if "smoothing" not in self._wanted or mode == "plain" or not self._clusterings or self._plain.model.phases == 2:
+            return []
+        self._on_progress(f"running the job with the largest smoothing, {mode}")
+        block = self._clusterings[0].block
+        asked = [q for q in self._clusterings if q.block == block]
+        job = smoothed_job(self._job, self._plain.model, self._policy, asked)
+        recording = record(job, self._tables, mode, self._secrets)
+        # Another job has other pseudonyms, and its objects are in another order.
+        truth = Truth(recording, self._tables)
+        referee = self._referee.for_truth(truth)
+        view = CoordinatorView.of(recording, job.seed)
+        found = referee.partitions("coordinator", "smoothing", mode, alternate(view, asked))
+        site = recording.topology.blocks[block].members[0]
+        plain = record(job, self._tables, "plain", self._secrets)
+        own = CuriousSiteView.of(recording, plain, site, self._tables[site], block)
+        foreign = [q for q in asked if q.holder != site]
+        return found + referee.partitions(f"site {site}", "smoothing", mode, alternate_as_site(own, foreign))
 
     def _crafted(self, mode: str) -> list[Finding]:
         """An active coordinator changes messages. In `blind` it sends none, in `plain` it gains nothing by it, and the

@@ -31,6 +31,7 @@ from ce.kernels.special import over_clusters
 from ce.ring import Reals, Scale
 from ce.steps.diffusion import DiffusionSteps
 from ce.steps.model import (
+    AuditHints,
     GlobalDecision,
     Model,
     Opening,
@@ -55,6 +56,7 @@ GUARD = 0.3
 
 class BC3ESteps(PosteriorCells):
     uses_votes = True
+    audit = AuditHints(posterior_sums=True)
     broadcast = ("mu", "sigma2", "delta2", "diffused", "start_mean", "start_sd")
 
     def __init__(
