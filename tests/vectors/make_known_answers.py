@@ -30,7 +30,7 @@ PATH = Path(__file__).with_name("known_answers.json")
 Section = dict[str, Any]
 
 ABOUT = (
-    "Known answers of the protocol of ce, version 2 (docs/protocol.md, docs/ledger.md). Bytes are hexadecimal, whole "
+    "Known answers of the protocol of ce, version 3 (docs/protocol.md, docs/ledger.md). Bytes are hexadecimal, whole "
     "numbers that may need 64 bits decimal strings, reals the shortest decimal strings that give the same double. "
     "Words are whole numbers modulo 2^64, written as signed. Arrays are flat, row-major, with their shape beside them; "
     "where they are hashed, their elements are little-endian. Texts are UTF-8. A value named in one section has the "

@@ -40,7 +40,7 @@ from ce.protocol.topology.topology import Rows, Topology, align
 PATH = Path(__file__).with_name("tiny_job.json")
 
 ABOUT = (
-    "A whole job of ce, model bce, protocol version 2 (docs/protocol.md, docs/site-computation.md): three sites, three "
+    "A whole job of ce, model bce, protocol version 3 (docs/protocol.md, docs/site-computation.md): three sites, three "
     "objects each. Bytes are hexadecimal. Arrays are texts: their elements, row-major, separated by spaces, with the "
     "shape beside them; reals are the shortest decimals that give the same double, words are signed 64-bit integers. "
     "rounds[].down are the arrays of the tasks, with the sites that get them; rounds[].up are the answers of each site "

@@ -42,7 +42,7 @@ def alignment_frames(
                 name=column.name,
                 kind=kind_number(column.kind),
                 holders=column.holders,
-                category_count=len(column.categories),
+                category_count=len(column.categories) if column.kind == "clustering" else 0,
             )
             for column in view.columns
         ],

@@ -148,7 +148,7 @@ def read_claims(claims: Iterable[pb.ColumnClaim]) -> tuple[ColumnClaim, ...]:
         if not 0 < len(claim.name) <= LONGEST_COLUMN_NAME or claim.name in columns:
             raise MessageError(f"columns: expected different names of 1 to {LONGEST_COLUMN_NAME} characters")
         kind, written = read_kind(claim.kind), read_written(claim.categories_are)
-        room -= _checked_count(kind, claim.category_count, claim.labels)
+        room -= _checked_count(claim.category_count, claim.labels)
         if room < 0:
             raise MessageError(f"columns: expected at most {MOST_CATEGORIES:,} categories, all columns together")
         numbers = tuple(range(claim.category_count))
@@ -176,12 +176,10 @@ def read_exclusions(messages: Sequence[pb.Exclusion]) -> tuple[ExclusionCount, .
     return tuple(ExclusionCount(m.rule, m.objects, m.columns, m.labels) for m in messages)
 
 
-def _checked_count(kind: Kind, categories: int, labels: int) -> int:
+def _checked_count(categories: int, labels: int) -> int:
     """The number of categories of a column."""
     if labels > MOST_SHOWN:
         raise MessageError(f"columns: expected labels of at most {MOST_SHOWN}, which stands for more, got {labels:,}")
-    if kind == "classifier" and categories:
-        raise MessageError("columns: expected no categories of a classifier, whose classes are the job's")
     return categories
 
 
@@ -189,8 +187,8 @@ def read_wishes(message: pb.Enrolment | pb.EnrolmentSummary) -> Wishes:
     wishes = Wishes(message.min_sites, message.min_objects)
     if not wishes.within_bounds:
         raise MessageError(
-            f"min_sites, min_objects: expected 1 to {MOST_SITES_ASKED:,} and 1 to {MOST_OBJECTS_ASKED:,}, "
-            f"got {message.min_sites:,} and {message.min_objects:,}"
+            f"min_objects: expected 1 to {MOST_OBJECTS_ASKED:,}, and min_sites 1 to {MOST_SITES_ASKED:,}, "
+            f"got {message.min_objects:,} and {message.min_sites:,}"
         )
     return wishes
 
@@ -265,7 +263,7 @@ def read_summary(message: pb.EnrolmentSummary) -> tuple[EnrolmentSummary, bytes]
     columns = []
     for column in message.columns:
         kind = read_kind(column.kind)
-        categories = _checked_count(kind, column.categories, column.labels)
+        categories = _checked_count(column.categories, column.labels)
         written = read_written(column.categories_are)
         columns.append(ColumnSummary(column.name, kind, column.soft, written, categories, column.labels))
     if sum(column.categories for column in columns) > MOST_CATEGORIES or not 0 < message.objects < _MOST_OBJECTS:

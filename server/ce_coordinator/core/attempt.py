@@ -19,6 +19,7 @@ from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.keys.handshake import refuse_different_keys
+from ce.protocol.topology.topology import refuse_clashing_columns
 from ce.service.checkpoint_id import CHECKPOINTS_PER_JOB, CheckpointId
 from ce.steps.model import Model
 from ce.transport.frames import Frame
@@ -245,6 +246,7 @@ class JobAttempt:
         """Every site is sent what all have enrolled; then they write to each other."""
         setup, self.rounds = self.setup, None
         setup.aligned = False
+        refuse_clashing_columns(setup.enrolments)
         refuse_different_keys(self._attempt, {site: setup.signed[site][0] for site in self._attempt.roster})
         relay = self.letters = LetterRelay(self._attempt, setup.signed, setup.revision)
         return [*(self._send(site, relay.introduction()) for site in self._connected), Changed(self._job.name)]

@@ -205,11 +205,11 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
         signed(lambda e: setattr(e.columns[0], "labels", 4_000_000_000)),
         "columns: expected labels of at most 100, which stands for more, got 4,000,000,000",
     ),
-    "no wish": ("enrolment", signed(lambda e: e.ClearField("min_sites")), "min_sites, min_objects: expected 1 to"),
+    "no wish": ("enrolment", signed(lambda e: e.ClearField("min_sites")), "and min_sites 1 to 1,000, got 1 and 0"),
     "a vast wish": (
         "enrolment",
         signed(lambda e: setattr(e, "min_objects", 2**32 - 1)),
-        "min_sites, min_objects: expected 1 to 1,000 and 1 to 1,000,000",
+        "min_objects: expected 1 to 1,000,000",
     ),
     "a short salt": ("enrolment", signed(lambda e: setattr(e, "pseudonym_salt", b"x")), "expected a salt of 16 bytes"),
     "another salt": (
@@ -867,7 +867,7 @@ def test_a_site_answers_whatever_it_is_told_or_refuses_it(
             assert list(site_attempt.receive(kind, message)) == replies
             break
         assert all(
-            reply.WhichOneof("frame") in ("key_share", "encrypted_keys", "enrolment", "ready", "answer")
+            reply.WhichOneof("frame") in ("key_share", "encrypted_keys", "enrolment", "letters", "ready", "answer")
             for reply in replies
         )
 

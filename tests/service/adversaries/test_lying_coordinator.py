@@ -325,7 +325,7 @@ INTRODUCTIONS: dict[str, tuple[Change, str]] = {
     "other wishes of a peer": (about_north(set_to("min_objects", lambda n: n + 1)), UNSIGNED),
     "wishes of a peer that cannot be": (
         about_north(set_to("min_objects", lambda n: 2**32 - 1)),
-        "enrolment of north: min_sites, min_objects: expected 1 to 1,000 and 1 to 1,000,000, got 1 and 4,294,967,295",
+        "enrolment of north: min_objects: expected 1 to 1,000,000, and min_sites 1 to 1,000, got 4,294,967,295 and 1",
     ),
     "labels of a peer that cannot be": (
         about_north(lambda own: setattr(own.columns[0], "labels", 4_000_000_000)),

@@ -214,7 +214,7 @@ def test_the_independent_site_refuses_a_peer_with_another_key_than_the_pinned_on
 
 
 def test_a_site_of_another_version_is_refused_by_number_before_anything_is_offered(deployment: Deployment) -> None:
-    with IndependentSite(deployment, "west", protocol=3) as client:
+    with IndependentSite(deployment, "west", protocol=2) as client:
         code, output, errors = client.end()
     assert (code, output) == (5, "")
     assert errors.startswith("FAILED_PRECONDITION: ")
@@ -251,7 +251,7 @@ def test_a_coordinator_of_another_version_is_sent_nothing_but_hello(deployment: 
             code, _, errors = client.end()
     finally:
         server.stop(None).wait()
-    assert (code, errors) == (4, "protocol: this site speaks 2, the coordinator 1\n")
+    assert (code, errors) == (4, "protocol: this site speaks 3, the coordinator 1\n")
     assert [frame for frame in coordinator.frames if frame != "cancelled"] == ["hello"]
 
 

@@ -114,6 +114,11 @@ def align(
     return Topology(sites, blocks, _columns(sites, enrolments, vocabularies or {})), rows
 
 
+def refuse_clashing_columns(enrolments: Mapping[str, Enrolment]) -> None:
+    """Raises Refused where two sites give a column the same name but not the same kind of labels."""
+    _columns(tuple(sorted(enrolments)), enrolments, {})
+
+
 def block_pseudonyms(
     topology: Topology, enrolments: Mapping[str, Enrolment], rows: Mapping[str, Mapping[int, Rows]]
 ) -> dict[int, NDArray[Any]]:
