@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 
 MINUTES ?= 20
 
-.PHONY: help demo test test-slow faults soak lab scale check check-deploy format docs proto bench wheels rehearse release sbom audit clean
+.PHONY: help demo test test-slow faults soak lab scale check check-deploy format docs proto bench wheels pin-hashes pin-images rehearse release sbom audit clean
 
 help:
 	@echo "make demo       a coordinator and four sites, as processes over mutual TLS, on the example labels"
@@ -24,6 +24,7 @@ help:
 	@echo "make proto      generate the stubs of the wire contract again"
 	@echo "make bench      benchmarks: ratios measured in one run"
 	@echo "make wheels     fetch what the images are built from, for a build without a network"
+	@echo "make pin-hashes, make pin-images   write the hashes of packages, and the digest of the base image, into deploy/"
 	@echo "make rehearse   docker-compose.yml for real, also with a lost network and a killed coordinator; needs docker"
 	@echo "make release    wheel, sdist, images where there is docker, checksums; into dist/"
 	@echo "make sbom       the software bill of materials, build/ce.cdx.json"
@@ -79,10 +80,17 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench_engine.py
 	$(BIN)/python benchmarks/bench_service.py
 	$(BIN)/python benchmarks/bench_masks.py
+	$(BIN)/python benchmarks/bench_randomised.py
 
 wheels: $(READY)
 	rm -f deploy/wheels/*.whl
-	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version 3.11 --dest deploy/wheels --requirement deploy/constraints.txt hatchling
+	$(BIN)/python -m pip download --quiet --only-binary :all: --python-version 3.11 --dest deploy/wheels --no-deps --require-hashes --requirement deploy/constraints.txt --requirement deploy/build-constraints.txt
+
+pin-hashes: $(READY)
+	$(BIN)/python deploy/pin.py hashes
+
+pin-images: $(READY)
+	$(BIN)/python deploy/pin.py images
 
 rehearse: $(READY)
 	$(BIN)/python deploy/rehearse.py

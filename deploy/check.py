@@ -31,6 +31,8 @@ COMPOSE = ROOT / "docker-compose.yml"
 DEPLOY = ROOT / "deploy"
 SITES = ("north", "east", "south", "west")
 BASE = "python:3.11-slim"
+#: The base image, by its tag or, once `make pin-images` was run, by its digest as well.
+PINNED = re.compile(rf"BASE={re.escape(BASE)}(@sha256:[0-9a-f]{{64}})?")
 SECRET = re.compile(r"KEY|PASS|SECRET|TOKEN", re.IGNORECASE)
 
 #: Volumes with private keys, and the services that may see them. Those of a site are the site's own.
@@ -44,6 +46,7 @@ PRIVATE = {
 WRITERS = {"signed": {"sign"}, **{f"{site}-out": {f"{site}-keys"} for site in SITES}}
 #: What a service unit must say.
 UNIT = {
+    "LimitCORE": "0",
     "CapabilityBoundingSet": "",
     "NoNewPrivileges": "yes",
     "ProtectSystem": "strict",
@@ -86,7 +89,12 @@ def compose_faults(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _confinement(service: Mapping[str, Any]) -> Iterator[str]:
-    wanted = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"]}
+    wanted = {
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "ulimits": {"core": 0},
+    }
     for key, value in wanted.items():
         if service.get(key) != value:
             yield f"{key} is not {value}"
@@ -150,10 +158,14 @@ def dockerfile_faults(text: str) -> Iterator[str]:
     base: dict[str, str] = {}
     stage = ""
     for word, rest in _instructions(text):
+        if word == "ARG" and rest.startswith("BASE="):
+            if not PINNED.fullmatch(rest):
+                yield f"ARG {rest}: is not {BASE}, with or without its digest"
+            continue
         if word == "FROM":
             image, _, stage = rest.partition(" AS ")
-            if image != BASE and image not in stages:
-                yield f"FROM {image}: is neither {BASE} nor a stage"
+            if image != "${BASE}" and image not in stages:
+                yield f"FROM {image}: is neither ${{BASE}} nor a stage"
             stages[stage], base[stage] = list(stages.get(image, [])), image
             continue
         stages[stage].append((word, rest))
@@ -175,6 +187,17 @@ def dockerfile_faults(text: str) -> Iterator[str]:
             yield f"{target}: is made of the stage {base.get(target)}"
 
 
+def pin_faults(text: str) -> Iterator[str]:
+    """What is wrong with a file of versions: each has a version and hashes, so that a build takes no other file."""
+    joined = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", text))
+    for line in filter(None, map(str.strip, joined.splitlines())):
+        version, *hashes = line.split()
+        if not re.fullmatch(r"[A-Za-z0-9._-]+==\S+", version):
+            yield f"{version}: is not NAME==VERSION"
+        if not hashes or not all(re.fullmatch(r"--hash=sha256:[0-9a-f]{64}", digest) for digest in hashes):
+            yield f"{version}: has no hashes (make pin-hashes)"
+
+
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
     joined = re.sub(r"\\\n", " ", re.sub(r"(?m)^#.*\n", "", text))
     for line in filter(None, map(str.strip, joined.splitlines())):
@@ -188,7 +211,7 @@ def ignore_faults(text: str) -> Iterator[str]:
     if lines[:1] != ["*"]:
         yield "does not begin with *"
     known = ("pyproject.toml", "README.md", "LICENSE", "common", "server", "client")
-    allowed = {*known, "deploy/constraints.txt", "deploy/wheels"}
+    allowed = {*known, "deploy/constraints.txt", "deploy/build-constraints.txt", "deploy/wheels"}
     for line in lines:
         if line.startswith("!") and line[1:] not in allowed:
             yield f"lets {line[1:]} in"
@@ -236,6 +259,8 @@ def python_checks() -> Iterator[tuple[str, list[str]]]:
     yield "docker-compose.yml", list(compose_faults(yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))))
     yield "deploy/compose/jobs", list(job_faults(DEPLOY / "compose" / "jobs"))
     yield "deploy/Dockerfile", list(dockerfile_faults((DEPLOY / "Dockerfile").read_text(encoding="utf-8")))
+    for path in sorted(DEPLOY.glob("*constraints.txt")):
+        yield str(path.relative_to(ROOT)), list(pin_faults(path.read_text(encoding="utf-8")))
     yield ".dockerignore", list(ignore_faults((ROOT / ".dockerignore").read_text(encoding="utf-8")))
     for path in sorted((DEPLOY / "systemd").glob("*.service")):
         yield str(path.relative_to(ROOT)), list(unit_faults(path.read_text(encoding="utf-8")))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from ce.errors import ConfigError
 from ce.identity.names import check_name
+from ce.labels.declared import KEY as CATEGORIES_KEY
+from ce.labels.declared import declared_categories
+from ce.labels.table import Categories
 from ce.service.settings import REQUIRED, check_address, read_settings, setting
 
 ENV_PREFIX = "CE_CLIENT_"
@@ -30,6 +34,26 @@ class Labels:
     noise: Literal["missing", "keep"] = setting(
         "missing", 'What a negative integer label means: "missing" (no label) or "keep" (a cluster).'
     )
+    categories: Mapping[str, Categories] = setting(
+        {},
+        "All categories that the labels of a column may have, by column; a label outside of them is an error. Needed "
+        "for every column that takes part if policy.toml says randomise: labels are replaced by one of these. Whole "
+        'numbers if the labels are whole numbers, else texts, like { region = [1, 2, 3], segment = ["a", "b"] }. May '
+        "also be written as a table [labels.categories].",
+    )
+
+    def __post_init__(self) -> None:
+        for name, categories in self.declared.items():
+            if self.noise == "missing" and any(isinstance(category, int) and category < 0 for category in categories):
+                raise ConfigError(
+                    f"{CATEGORIES_KEY}, column {name!r}: a negative number means no label: leave it out, or set "
+                    'noise = "keep"'
+                )
+
+    @property
+    def declared(self) -> dict[str, Categories]:
+        """The declared categories by column, sorted; empty if none are declared."""
+        return declared_categories(self.categories)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from ce.declarations.declaration import ModelDeclaration
 from ce.declarations.registry import DEFAULT, find_model
 from ce.errors import ConfigError
 from ce.job import PRIVACY
+from ce.privacy.set_intersection import POINT_SIZE, list_length
 
 FRAME = 2**20
 
@@ -197,11 +198,13 @@ def rounds_traffic(size: Size) -> Traffic:
 
 
 def enrolment_traffic(size: Size) -> Traffic:
-    """What one site sends and is sent before the rounds: keys, pseudonyms, which site shares what."""
-    tokens = size.columns * size.categories * TOKEN
+    """What one site sends and is sent before the rounds: keys, pseudonyms, letters, which site shares what."""
+    peers = size.sites - 1
+    points = 2 * POINT_SIZE * list_length(size.objects, peers)
+    letters = peers * (points + size.shared_columns * size.categories * TOKEN)
     others = size.sites * (CREDENTIALS + size.columns * CLAIM)
-    up = size.objects * PSEUDONYM + tokens + size.columns * CLAIM + CREDENTIALS
-    return Traffic(size.objects * POSITION + tokens + others, up)
+    up = size.objects * PSEUDONYM + size.columns * CLAIM + CREDENTIALS + letters
+    return Traffic(size.objects * POSITION + others + letters, up)
 
 
 def job_traffic(size: Size) -> float:

@@ -92,14 +92,16 @@ class Policy:
     )
     randomise: float = setting(
         0.0,
-        "Probability, from 0 to below 1, with which each label is replaced by a random label of its column before "
-        "anything is computed. The same labels are replaced in every job. Then no label is certain, whatever leaks; "
-        "the consensus becomes less accurate. Not possible with soft labels.",
+        "Probability, from 0 to below 1, with which each label is replaced by one of the declared categories of its "
+        "column (labels.categories in client.toml) before anything is computed. The same labels are replaced in every "
+        "job. Then no label is certain, whatever leaks; the consensus becomes less accurate. Not possible with soft "
+        "labels.",
     )
     randomise_columns: int = setting(
         0,
-        "With randomise: how many columns of each object take part, drawn once for each object; its other labels are "
-        "missing. 0: all. Fewer columns allow a smaller probability at the same epsilon of an object's row.",
+        "With randomise: how many of the declared columns of each object take part, drawn once for each object; its "
+        "other labels are missing. 0: all. Fewer columns allow a smaller probability at the same epsilon of an "
+        "object's row.",
     )
 
     def __post_init__(self) -> None:

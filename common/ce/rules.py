@@ -68,6 +68,17 @@ RULES = {
         "The site's labels are in totals with other sites: the difference of two totals would be a site's part.",
         "the same sites as before; or, at the site, `ce-client allow-roster`",
     ),
+    "declared categories": Rule(
+        "The site randomises its labels, and has not declared the categories of every column that takes part.",
+        "at the site: list all categories of each column under `[labels.categories]` in `client.toml`, then restart "
+        "its daemon",
+    ),
+    "one randomisation per column": Rule(
+        "The site has sent labels of a column that were randomised in another way; a second draw of the same labels "
+        "shows more of them.",
+        "at the site: restore the declared categories, `randomise`, `randomise_columns` and the secret; or "
+        "`ce-client allow-redraw`, which adds the epsilons up",
+    ),
     "same in every attempt": Rule(
         "A site's labels, its policy or the topology changed between two attempts at the job, or the site refused the "
         "job before.",

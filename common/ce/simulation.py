@@ -6,7 +6,7 @@ are the results. A simulation reveals nothing to anybody, so no rule applies unl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from ce.declarations.registry import find_model
 from ce.errors import BrokenModel, ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
-from ce.labels.randomised import randomise
+from ce.labels.declared import categories_in_use, check_labels, declared_categories
+from ce.labels.randomised import Randomisation, randomise
 from ce.models.registry import model_of
 from ce.policy import Policy
 from ce.privacy.pseudonyms import tokens
@@ -79,6 +80,9 @@ class Simulation:
     objects_in_fit: int  # of these, those that no rule has left out at all their sites
     classes: Categories  # of a model with classes: the names of the columns of memberships
     kappa: float | None  # do the clusterings follow the classes? Of objects that one site holds; None if there is none
+    #: Of randomised labels, by site: epsilon of one label by column, and of all labels of an object.
+    epsilon: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    epsilon_row: Mapping[str, float] = field(default_factory=dict)
 
 
 def simulate(
@@ -89,6 +93,7 @@ def simulate(
     transport: str = "inprocess",
     secrets: Mapping[str, bytes] | None = None,
     policy: Policy | Mapping[str, Any] | str | Path | None = None,
+    categories: Mapping[str, Iterable[Any]] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Simulation:
     """Run `job` over the sites' tables on this machine.
@@ -97,15 +102,30 @@ def simulate(
     daemons draw them. `policy` (keys of policy.toml, or its path) applies one site's rules at all. With transport
     "grpc" messages go over mutual TLS on this machine's loopback, with throw-away certificates; the results are the
     same bits.
+
+    `categories` {column: all that a label may be} is what sites declare in client.toml, which a daemon needs if its
+    policy says `randomise`. None: all that any of the tables has, or the classes; that looks at the labels, as only a
+    simulation may.
     """
     mode = _mode(job, privacy, transport)
     tables = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
     _check_sites(job, tables)
     rules = None if policy is None else Policy.of(policy)
+    model, classes = model_of(job, list(tables.values()))
+    randomised: dict[str, _RandomisedTable] = {}
+    if categories is not None:
+        _check_declared(tables, categories)
     if rules is not None:
         rules.check(replace(job, privacy=mode, sites=tuple(tables)), "")
-        tables = {s: randomise(table, rules.randomise, _secret(job, secrets, s)) for s, table in tables.items()}
-    model, classes = model_of(job, list(tables.values()))
+        if rules.randomise:
+            declared = categories_in_use(tables.values(), classes)
+            if categories is not None:
+                declared = declared_categories(categories)
+            randomised = {
+                site: _RandomisedTable.of(table, rules, declared, _secret(job, secrets, site), model.uses_votes)
+                for site, table in tables.items()
+            }
+            tables = {site: found.table for site, found in randomised.items()}
     result = run(
         model,
         tables,
@@ -144,7 +164,42 @@ def simulate(
         objects_in_fit=result.topology.sizes.objects,
         classes=classes,
         kappa=outcome.kappa,
+        epsilon={site: found.epsilon for site, found in randomised.items()},
+        epsilon_row={site: found.epsilon_row for site, found in randomised.items()},
     )
+
+
+@dataclass(frozen=True)
+class _RandomisedTable:
+    """A site's table with randomised labels, and what that is worth."""
+
+    table: LabelTable
+    epsilon: dict[str, float]  # of one label, by column
+    epsilon_row: float
+
+    @classmethod
+    def of(
+        cls, table: LabelTable, rules: Policy, declared: Mapping[str, Categories], secret: bytes, votes: bool
+    ) -> _RandomisedTable:
+        """Columns that the model does not use stay as they are: nothing of them is sent."""
+        used = [column.name for column in (table.columns if votes else table.clusterings)]
+        known = {name: declared[name] for name in used if name in declared}
+        how = Randomisation(rules.randomise, known, rules.randomise_columns)
+        noisy = {column.name: column for column in randomise(table.select(columns=used), how, secret).columns}
+        epsilon = how.epsilons(used)
+        columns = tuple(noisy.get(column.name, column) for column in table.columns)
+        return cls(replace(table, columns=columns), epsilon, how.row_epsilon(epsilon.values()))
+
+
+def _check_declared(tables: Mapping[str, LabelTable], categories: Mapping[str, Iterable[Any]]) -> None:
+    """Every declared column must be at a site; labels must be among the declared categories."""
+    declared = declared_categories(categories)
+    names = {column.name for table in tables.values() for column in table.columns}
+    if unknown := sorted(set(declared) - names):
+        raise InputError(f"categories: no table has the column {unknown[0]!r}")
+    for table in tables.values():
+        here = {column.name for column in table.columns}
+        check_labels(table, {name: found for name, found in declared.items() if name in here})
 
 
 def _mode(job: Job, privacy: str | None, transport: str) -> str:

@@ -83,7 +83,7 @@ DISK = """\
 | --- | --- |
 | a checkpoint at the coordinator | n (K B + {per_start} r + 8 k + 16) + B q; a few bytes in `blind` |
 | a checkpoint at a site | (N - n) (K' B + {per_start} r) + B (n + q) + 3 B m c; in `blind` and the line above |
-| ledger of a site, an iteration | about {line} + {shares} ({array} + {name} s), for {shares} arrays, the most it has; in `blind` up to 3 more |
+| ledger of a site, an iteration | about {line} + {shares} ({array} + {name} s), for {shares} arrays (`blind`: 3 more) |
 
 K and K': {kept}.
 

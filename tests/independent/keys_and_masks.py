@@ -108,7 +108,7 @@ def fingerprint(certificate: Certificate) -> str:
     return "SHA256:" + sha256(key).hex()
 
 
-KEY_SHARE, ENROLMENT = "ce key share 1", "ce enrolment 2"
+KEY_SHARE, ENROLMENT = "ce key share 1", "ce enrolment 3"
 
 
 @dataclass

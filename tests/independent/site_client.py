@@ -28,7 +28,7 @@ from typing import Any
 import grpc
 import numpy as np
 from bce_site import Bce, Clustering
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509 import load_pem_x509_certificate
 from keys_and_masks import (
@@ -52,11 +52,12 @@ from keys_and_masks import (
     task_digest,
     texts,
 )
+from letters import Letters
 
 from ce_proto.v1 import arrays_pb2, site_pb2
 from ce_proto.v1.site_pb2_grpc import SiteServiceStub
 
-PROTOCOL = 2
+PROTOCOL = 3
 WELCOME_S = 10.0
 FRAME_BYTES = 2**20
 MESSAGE_BYTES = 4 * 2**20
@@ -168,6 +169,10 @@ class Job:
         self.peers = Peers(self.site, self.attempt)
         self.peers.certificates[self.site] = self.certificate
         self.inbox = Inbox()
+        self.blinding = generate_private_key(SECP256R1())
+        self.introduced = b""
+        self.letters: Any = None  # Letters, from the introduction on
+        self.written: dict[int, list[site_pb2.SiteFrame]] = {}  # letters, by stage
         self.step, self.round, self.iteration, self.starts = "", 0, 0, list[int]()
         self.aligned, self.revision = b"", -1  # the alignment that holds
         self.stopped: dict[int, int] = {}  # rounds in which starts stopped
@@ -229,11 +234,17 @@ class Job:
         self.order = sorted(range(len(names)), key=names.__getitem__)  # rows of the label file, by pseudonym
         self.pseudonyms = [names[row] for row in self.order]
         self.tokens: dict[str, list[bytes | None]] = {}
+        # The same in every attempt, and known to no other site.
+        salt = hkdf(self.secret, b"salt", self.attempt.digest)[:16]
         enrolment = site_pb2.Enrolment(
             job=self.attempt.job,
             epoch=self.attempt.epoch,
             objects=len(names),
-            pseudonym_digest=sha256(b"".join(self.pseudonyms)),
+            pseudonym_salt=salt,
+            pseudonym_digest=sha256(salt + b"".join(self.pseudonyms)),
+            key_commitment=hkdf(job_key, b"ce key commitment 1", self.attempt.digest, texts(self.attempt.roster)),
+            min_sites=1,
+            min_objects=1,
         )
         for name, labels in sorted(self.table.columns.items()):
             spelled = [None if v is None else f"{'int' if isinstance(v, int) else 'str'} {v}" for v in labels]
@@ -246,15 +257,54 @@ class Job:
                 name=name,
                 kind=site_pb2.COLUMN_KIND_CLUSTERING,
                 categories_are=1 if isinstance(seen[0], int) else 2,
-                categories=sorted({token for token in self.tokens[name] if token is not None}),
+                category_count=len({token for token in self.tokens[name] if token is not None}),
                 labels=min(len(seen), 100),
             )
-        columns = [(c, len(c.categories), sha256(texts(t.hex() for t in c.categories))) for c in enrolment.columns]
-        self.summary = summary_of(enrolment, columns)
+        self.summary = summary_of(enrolment, [(c, c.category_count) for c in enrolment.columns])
         context = (*self.attempt.context, self.site.encode(), self.summary)
         enrolment.signature = sign(self.key, ENROLMENT, *context)
         array = np.frombuffer(b"".join(self.pseudonyms), np.uint8).reshape(-1, 16)
         return self._frames("enrolment", enrolment, {"pseudonyms": (array, 0)})
+
+    def take_introduction(self, message: site_pb2.Introduction) -> list[site_pb2.SiteFrame]:
+        known = message.SerializeToString(deterministic=True)
+        if known != self.introduced:
+            require(self.step in ("", "open", "counts"), "introduction: comes after more than counts was answered")
+            require(message.revision > self.revision, f"revision: expected more than {self.revision}")
+            summaries = self._check_enrolments(message)
+            enrolments = {e.site: e for e in message.enrolments}
+            pairs = {site: self.peers.pair_keys[site] for site in self.attempt.roster if site != self.site}
+            self.letters = Letters(
+                self.site,
+                self.attempt,
+                pairs,
+                enrolments,
+                dict(zip(enrolments, summaries, strict=True)),
+                message.revision,
+                self.job_key,
+                self.pseudonyms,
+                self.tokens,
+                self.blinding,
+            )
+            self.introduced, self.written = known, {1: self._letters(1, self.letters.first())}
+        return self.written[1]
+
+    def take_letters(self, message: site_pb2.Letters, arrays: dict[str, Array]) -> list[site_pb2.SiteFrame]:
+        require(self.letters is not None and message.revision == self.letters.revision, "letters: revision")
+        boxes = {name.removeprefix("box/"): array.tobytes() for name, array in arrays.items()}
+        if message.stage == 1 and 2 not in self.written:
+            self.written[2] = self._letters(2, self.letters.second(boxes))
+        if message.stage == 2 and not self.letters.overlaps:
+            self.letters.end(boxes)
+        return self.written[2] if message.stage == 1 else []
+
+    def _letters(self, stage: int, boxes: dict[str, bytes]) -> list[site_pb2.SiteFrame]:
+        message = site_pb2.Letters(
+            job=self.attempt.job, epoch=self.attempt.epoch, revision=self.letters.revision, stage=stage
+        )
+        for name, tokens in sorted(self.letters.vocabularies.items()):
+            message.vocabularies.add(column=name, categories=len(tokens))
+        return self._frames("letters", message, {f"box/{s}": (np.frombuffer(b, "u1"), 0) for s, b in boxes.items()})
 
     def take_alignment(self, message: site_pb2.Alignment, arrays: dict[str, Array]) -> list[site_pb2.SiteFrame]:
         """Check it, and begin anew with round 1. The sites are aligned again when one has left out objects."""
@@ -262,11 +312,13 @@ class Job:
         ready = site_pb2.Ready(job=self.attempt.job, epoch=self.attempt.epoch, revision=message.revision)
         if known == self.aligned:  # again, after a broken stream
             return [site_pb2.SiteFrame(ready=ready)]
+        letters = self.letters
         require(self.step in ("", "open", "counts"), "alignment: comes after more than counts was answered")
-        require(message.revision > self.revision, f"revision: expected more than {self.revision}")
-        summaries = self._check_enrolments(message)
+        require(letters is not None and message.revision == letters.revision > self.revision, "alignment: revision")
+        require(set(letters.overlaps) == set(letters.pair_keys), "alignment: comes before the letters")
         blocks = {b.index: (tuple(b.members), arrays[f"rows/{b.index}"]) for b in message.blocks}
         self._check_blocks(message, blocks)
+        letters.check(blocks)
         self._check_columns(message)
         shared = {b: members for b, (members, _) in blocks.items() if len(members) > 1}
         columns = [self._clustering(view) for view in message.columns]
@@ -279,7 +331,7 @@ class Job:
             self.site,
             self.attempt,
             self.peers.pair_keys,
-            [(e.site, summary, e.private_objects) for e, summary in zip(message.enrolments, summaries, strict=True)],
+            [(*known, n) for known, n in zip(letters.summaries.items(), message.private_objects, strict=True)],
             {f"block/{b}": Block(members, self._objects(blocks[b][1])) for b, members in shared.items()},
             {
                 f"columns/{g}": Group(of[0].holders, tuple(c.name for c in of), tuple(c.tokens for c in of))
@@ -294,22 +346,25 @@ class Job:
     def _objects(self, rows: Array) -> bytes:
         return sha256(b"".join(self.pseudonyms[row] for row in rows))
 
-    def _check_enrolments(self, message: site_pb2.Alignment) -> list[bytes]:
+    def _check_enrolments(self, message: site_pb2.Introduction) -> list[bytes]:
         """The summaries that the sites have signed."""
         require([e.site for e in message.enrolments] == list(self.attempt.roster), "enrolments: not the roster's")
         require(message.revision == max(e.revision for e in message.enrolments), "revision: not the highest")
         summaries = []
         for e in message.enrolments:
-            summary = summary_of(e, [(c, c.categories, c.categories_digest) for c in e.columns])
+            summary = summary_of(e, [(c, c.categories) for c in e.columns])
             context = (*self.attempt.context, e.site.encode(), summary)
             check_signature(self.peers.certificates[e.site], e.signature, ENROLMENT, *context)
-            require(e.private_objects <= e.objects, f"private_objects of {e.site}: more than its objects")
+            require(1 <= e.min_sites <= 1_000 and 1 <= e.min_objects <= 1_000_000, f"wishes of {e.site}")
+            require(all(c.labels <= 100 for c in e.columns), f"labels of {e.site}")
             require(e.site != self.site or summary == self.summary, "not the enrolment that this site made")
             summaries.append(summary)
+        if len({e.key_commitment for e in message.enrolments}) > 1:
+            raise CannotGoOn(f"{self.attempt.roster[0]} gave the sites different job keys", 6, "one job key")
         return summaries
 
     def _check_blocks(self, message: site_pb2.Alignment, blocks: dict[int, tuple[tuple[str, ...], Array]]) -> None:
-        enrolled = {e.site: e for e in message.enrolments}
+        enrolled = self.letters.enrolments
         rows = np.concatenate([rows for _, rows in blocks.values()])
         require(sorted(rows.tolist()) == list(range(len(self.pseudonyms))), "blocks: not each object once")
         require(len({members for members, _ in blocks.values()}) == len(blocks), "blocks: two with the same members")
@@ -320,40 +375,45 @@ class Job:
             require(b.size <= min(enrolled[m].objects for m in members), f"block {b.index}: larger than an enrolment")
             require(bool((np.diff(positions) > 0).all()), f"block {b.index}: not in order of pseudonyms")
         alone = [len(positions) for members, positions in blocks.values() if len(members) == 1]
-        require(enrolled[self.site].private_objects == sum(alone), "private_objects: not those of this site")
-        sizes = [e.objects for e in message.enrolments]
+        private = dict(zip(enrolled, message.private_objects, strict=True))
+        require(private[self.site] == sum(alone), "private_objects: not those of this site")
+        require(all(n <= enrolled[s].objects for s, n in private.items()), "private_objects: more than objects")
+        sizes = [e.objects for e in enrolled.values()]
         require(max(sizes) <= message.sizes.objects <= sum(sizes), "sizes: objects")
 
     def _check_columns(self, message: site_pb2.Alignment) -> None:
         holders: dict[str, list[tuple[str, site_pb2.ColumnSummary]]] = {}
-        for e in message.enrolments:
+        for e in self.letters.enrolments.values():
             for c in e.columns:
                 holders.setdefault(c.name, []).append((e.site, c))
         kinds = {name: int(claims[0][1].kind) for name, claims in holders.items()}
         require(message.sizes.clusterings == list(kinds.values()).count(1), "sizes: clusterings")
         require(message.sizes.classifiers == list(kinds.values()).count(2), "sizes: classifiers")
-        counts = [[c.categories for _, c in claims] for name, claims in holders.items() if kinds[name] == 1]
-        low, high = sum(map(max, counts)), sum(map(sum, counts))
+        counts = {n: [c.categories for _, c in claims] for n, claims in holders.items() if kinds[n] == 1}
+        known = {view.name: len(self._categories(view)) for view in message.columns}
+        low = sum(known.get(name, sum(found) if len(found) == 1 else 0) for name, found in counts.items())
+        high = sum(known.get(name, sum(found)) for name, found in counts.items())
         require(low <= message.sizes.categories <= high, "sizes: categories")
         require(sorted(v.name for v in message.columns) == sorted(self.tokens), "columns: not those of this site")
         for view in message.columns:
-            claims = holders[view.name]
-            require(list(view.holders) == [site for site, _ in claims], f"column {view.index}: holders")
-            tokens = list(view.categories)
-            require(tokens == sorted(set(tokens)), f"column {view.index}: categories not in order")
-            missing = {token for token in self.tokens[view.name] if token is not None} - set(tokens)
-            require(not missing, f"column {view.index}: without categories of this site")
-            counts_of = [c.categories for _, c in claims]
-            require(max(counts_of) <= len(tokens) <= sum(counts_of), f"column {view.index}: number of categories")
+            require(list(view.holders) == [site for site, _ in holders[view.name]], f"column {view.index}: holders")
+            require(view.category_count == known[view.name], f"column {view.index}: number of categories")
+
+    def _categories(self, view: site_pb2.ColumnView) -> tuple[bytes, ...]:
+        """Tokens of the categories that take part, in order."""
+        if len(view.holders) > 1:
+            return self.letters.vocabularies[view.name]
+        return tuple(sorted({token for token in self.tokens[view.name] if token is not None}))
 
     def _clustering(self, view: site_pb2.ColumnView) -> Clustering:
-        where = {token: at for at, token in enumerate(view.categories)}
+        categories = self._categories(view)
+        where = {token: at for at, token in enumerate(categories)}
         tokens = self.tokens[view.name]
         found = [tokens[row] for row in self.order]
-        labels = np.array([-1 if token is None else where[token] for token in found])
+        labels = np.array([-1 if token is None else where.get(token, -1) for token in found])
         own = hkdf(self.secret, b"ce start of a column with one holder", self.disclosure_digest)
         key = self.job_key if len(view.holders) > 1 else own
-        return Clustering(view.index, view.name, tuple(view.holders), tuple(view.categories), labels, key)
+        return Clustering(view.index, view.name, tuple(view.holders), categories, labels, key)
 
     # Tasks.
 
@@ -430,8 +490,8 @@ class Job:
             os.fsync(file.fileno())
 
 
-def summary_of(enrolment: Any, columns: Iterable[tuple[Any, int, bytes]]) -> bytes:
-    """What is signed of an Enrolment or EnrolmentSummary; columns with their number of categories and digest."""
+def summary_of(enrolment: Any, columns: Iterable[tuple[Any, int]]) -> bytes:
+    """What is signed of an Enrolment or EnrolmentSummary; columns with their number of categories."""
     parts = [
         joined(
             c.name.encode(),
@@ -439,13 +499,19 @@ def summary_of(enrolment: Any, columns: Iterable[tuple[Any, int, bytes]]) -> byt
             b"soft" if c.soft else b"hard",
             WRITTEN[c.categories_are].encode(),
             number(categories),
-            digest,
             number(c.labels),
         )
-        for c, categories, digest in columns
+        for c, categories in columns
     ]
-    objects, revision = number(enrolment.objects), number(enrolment.revision)
-    return joined(objects, joined(*parts), enrolment.pseudonym_digest, revision)
+    return joined(
+        number(enrolment.objects),
+        joined(*parts),
+        enrolment.pseudonym_digest,
+        number(enrolment.revision),
+        enrolment.key_commitment,
+        number(enrolment.min_sites),
+        number(enrolment.min_objects),
+    )
 
 
 class Client:
@@ -536,9 +602,13 @@ class Client:
             return job.take_peers(message)
         if kind == "encrypted_key":
             return job.take_encrypted_key(message)
+        if kind == "introduction":
+            return job.take_introduction(message)
         if not job.inbox.take(message):
             return []
         complete, arrays = job.inbox.complete()
+        if isinstance(complete, site_pb2.Letters):
+            return job.take_letters(complete, arrays)
         if isinstance(complete, site_pb2.Alignment):
             return job.take_alignment(complete, arrays)
         return job.take_task(complete, arrays)

@@ -61,9 +61,15 @@ def test_what_a_site_does_not_name_is_counted_all_the_same() -> None:
     job = JobExclusions()
     job.enrolled("south", 50, 2, ())
     job.enrolled("north", 100, 3, ())
+    job.aligned(150)
+    assert list(job) == []
     job.enrolled("north", 90, 2, (ExclusionCount("min_sites", 4),))
+    assert list(job) == []  # not before it is aligned
+    job.aligned(140)
+    assert job.objects == 150
     assert list(job) == [("north", ExclusionCount("min_sites", 4)), ("north", ExclusionCount(NOT_NAMED, 6, 1))]
     job.enrolled("north", 80, 2, (ExclusionCount("min_sites", 20, 1),))
+    job.aligned(130)
     assert list(job) == [("north", ExclusionCount("min_sites", 20, 1))]
 
 

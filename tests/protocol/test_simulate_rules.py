@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from support.simulations import (
 )
 
 import ce
-from ce.errors import Refused
+from ce.errors import InputError, Refused
 from ce.labels import LabelTable
 from ce.models import BCE
 from ce.policy import Policy
@@ -299,3 +300,29 @@ def test_randomised_labels_are_the_same_every_time_and_not_the_true_ones() -> No
     assert_same_bits(first, again)
     assert first.bound_path[0] != true.bound_path[0]
     assert_same_bits(true, ce.simulate(JOB, tables, secrets=SECRETS))
+
+
+def test_a_simulation_says_the_epsilon_of_labels_and_rows_and_takes_the_categories_that_sites_declare() -> None:
+    tables = two_sites()
+    noisy = LAX | {"randomise": 0.5}
+    used: dict[str, set[Any]] = {}
+    for own in tables.values():
+        for column in own.columns:
+            used.setdefault(column.name, set()).update(column.categories)
+    without = ce.simulate(JOB, tables, policy=noisy, secrets=SECRETS)
+    assert_same_bits(without, ce.simulate(JOB, tables, policy=noisy, secrets=SECRETS, categories=used))
+    for site, own in tables.items():
+        expected = {column.name: math.log(1 + len(used[column.name])) for column in own.columns}
+        assert without.epsilon[site] == pytest.approx(expected)
+        assert without.epsilon_row[site] == pytest.approx(sum(expected.values()))
+    one = ce.simulate(JOB, tables, policy=noisy | {"randomise_columns": 1}, secrets=SECRETS)
+    assert {site: max(own.values()) for site, own in one.epsilon.items()} == one.epsilon_row
+    some = dict(list(used.items())[1:])
+    with pytest.raises(Refused, match="are not declared") as refused:
+        ce.simulate(JOB, tables, policy=noisy, categories=some)
+    assert refused.value.rule == "declared categories"
+    name, categories = next(iter(used.items()))
+    with pytest.raises(InputError, match="not among its declared categories"):
+        ce.simulate(JOB, tables, categories={name: sorted(categories)[1:]})
+    with pytest.raises(InputError, match="no table has the column 'other'"):
+        ce.simulate(JOB, tables, categories={"other": [1]})

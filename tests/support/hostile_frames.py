@@ -19,11 +19,13 @@ from ce.errors import CeError
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import sign_enrolment
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
+from ce.protocol.topology.vocabularies import Wishes
 from ce.testing import FrameByFrame, make_sites, write_labels
 from ce.transport.frames import PROTOCOL
 from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.job_index import JobIndex
 from ce_client.state.rosters import Rosters
 from ce_coordinator.core.events import Event
 from ce_coordinator.core.instructions import Compute, Instruction, LoadCheckpoint, SaveCheckpoint
@@ -189,6 +191,7 @@ class Scene:
             shutil.rmtree(site.results, ignore_errors=True)
             for job in (TOGETHER, *WITHOUT.values(), *jobs):
                 AttemptHistory(site.state).forget(job.name)
+                JobIndex(site.state).forget(job.name)
         table = BusyJobs(self.sites, rng, limits)
         table.connect()
         for job in jobs:
@@ -275,6 +278,7 @@ def odd_frame(rng: Random) -> pb.SiteFrame:
             pb.SiteFrame(enrolment=pb.Enrolment(**job, objects=2**64 - 1)),
             pb.SiteFrame(encrypted_keys=pb.EncryptedKeys(**job)),
             pb.SiteFrame(key_share=pb.KeyShare(**job)),
+            pb.SiteFrame(letters=pb.Letters(**job, stage=rng.randrange(4))),
         ]
     )
 
@@ -297,7 +301,7 @@ def sign(enrolment: pb.Enrolment, site_files: SiteFiles) -> None:
             claim.name,
             kinds.get(claim.kind, "clustering"),  # type: ignore[arg-type]
             claim.soft,
-            tuple(token.hex() for token in claim.categories),
+            tuple(range(min(claim.category_count, 10**6))),
             written.get(claim.categories_are),  # type: ignore[arg-type]
             claim.labels,
         )
@@ -305,6 +309,7 @@ def sign(enrolment: pb.Enrolment, site_files: SiteFiles) -> None:
     )
     own = Enrolment(np.frombuffer(tokens[: len(tokens) // 16 * 16], dtype="V16"), columns)
     attempt = Attempt(enrolment.job, TOGETHER.definition(), enrolment.epoch, SITES)
-    summary = own.summary(enrolment.revision)
+    wishes = Wishes(enrolment.min_sites, enrolment.min_objects)
+    summary = own.summary(enrolment.revision, enrolment.pseudonym_salt, enrolment.key_commitment, wishes)
     enrolment.pseudonym_digest = summary.pseudonym_digest
     enrolment.signature = sign_enrolment(attempt, site_files.settings.name, summary, site_files.key)

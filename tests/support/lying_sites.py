@@ -34,6 +34,7 @@ from ce_client.attempt.attempt import SiteAttempt
 from ce_client.attempt.refusal import CANNOT_GO_ON
 from ce_client.config import ClientSettings
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.job_index import JobIndex
 from ce_client.state.rosters import Rosters
 from ce_coordinator.core.records import JobRecord
 from ce_proto.v1 import arrays_pb2
@@ -129,6 +130,7 @@ class Scene:
         for site, settings in self.sites.items():
             shutil.rmtree(settings.results, ignore_errors=True)
             AttemptHistory(settings.state).forget(NAME)
+            JobIndex(settings.state).forget(NAME)
             keys = tomllib.loads(PERMISSIVE) | (policies or {}).get(site, {})
             settings.policy.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
@@ -26,16 +27,18 @@ from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey
 from ce.job import Job
 from ce.labels import Column, LabelTable
-from ce.labels.randomised import randomise
+from ce.labels.randomised import Randomisation, randomise
 from ce.privacy.derivation import derive, extract, joined, number
 from ce.privacy.mac import MAC_WORDS
 from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
+from ce.privacy.set_intersection import BlindedItems, Comparison
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.start_selection import StartDecisions
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key, object_weights
-from ce.protocol.keys.handshake import sign_enrolment, sign_key_share
+from ce.protocol.keys.handshake import key_commitment, sign_enrolment, sign_key_share
+from ce.protocol.keys.letters import SiteLetters
 from ce.protocol.messages.array_names import Scope
 from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
@@ -44,6 +47,7 @@ from ce.protocol.modes.decision_codec import decode_decision, encode_decision
 from ce.protocol.modes.mask_context import MaskBinding, ViewDigest, mask_context, object_digests, view_digest
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary, enrolment_digest
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
+from ce.protocol.topology.vocabularies import Wishes
 from ce.ring import Scale, decode, encode
 from ce.steps.model import Sizes
 from ce_client.state.ledger import PURPOSE, Ledger
@@ -267,7 +271,15 @@ def enrolled() -> dict[str, Enrolment]:
 
 def summaries() -> dict[str, EnrolmentSummary]:
     known = KNOWN["signatures"]["enrolled"]
-    return {site: own.summary(known[site]["revision"]) for site, own in enrolled().items()}
+    return {
+        site: own.summary(
+            known[site]["revision"],
+            bytes.fromhex(known[site]["salt"]),
+            key_commitment(attempt(), bytes.fromhex(KNOWN["job_key"]["job_key"])),
+            Wishes(known[site]["min_sites"], known[site]["min_objects"]),
+        )
+        for site, own in enrolled().items()
+    }
 
 
 def test_what_is_signed_of_key_shares_and_enrolments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,12 +292,40 @@ def test_what_is_signed_of_key_shares_and_enrolments(monkeypatch: pytest.MonkeyP
     for site, summary in summaries().items():
         enrolled_ = known["enrolled"][site]
         assert summary.pseudonym_digest.hex() == enrolled_["pseudonym_digest"]
-        assert [own.categories_digest.hex() for own in summary.columns] == [
-            own["categories_digest"] for own in enrolled_["columns"]
-        ]
+        assert summary.key_commitment.hex() == enrolled_["key_commitment"]
+        assert [own.categories for own in summary.columns] == [len(own["tokens"]) for own in enrolled_["columns"]]
         sign_enrolment(attempt(), site, summary, recorder.key)
         assert recorder.signed.pop().hex() == known["enrolments"][site]
     assert enrolment_digest(summaries(), known["private_objects"]).hex() == known["enrolment_digest"]
+
+
+# What sites write to each other.
+
+
+def test_blinded_objects_and_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = KNOWN["letters"]
+    key, pair_key = bytes.fromhex(KNOWN["job_key"]["job_key"]), bytes.fromhex(known["pair_key"])
+    secret = ec.derive_private_key(int(known["secret_number"], 16), ec.SECP256R1())
+    monkeypatch.setattr("ce.privacy.set_intersection.ec.generate_private_key", lambda curve: secret)
+    blinded = BlindedItems(key)
+    objects = np.array([list(bytes.fromhex(own["pseudonym"])) for own in known["points"]], dtype=np.uint8)
+    assert blinded.blind(row.tobytes() for row in objects) == hexes(own["blinded"] for own in known["points"])
+    comparison = Comparison(blinded, pair_key, objects, len(objects))
+    assert [f"{tag:016x}" for tag in comparison._tags.tolist()] == known["tags"]
+    written: list[tuple[bytes, bytes]] = []
+
+    def encrypt(key: bytes, content: bytes, *context: bytes) -> EncryptedBox:
+        written.append((content, joined(*context)))
+        return EncryptedBox(b"", b"")
+
+    monkeypatch.setattr("ce.protocol.keys.letters.encrypt", encrypt)
+    letters = SiteLetters(attempt(), "east", 2, summaries(), {"north": pair_key}, key)
+    age = next(own for own in KNOWN["signatures"]["enrolled"]["east"]["columns"] if own["name"] == "age")
+    letters._counting = {"age": tuple(age["tokens"][:1])}
+    letters.begin(blinded, objects, LabelTable.from_arrays([["x"]], ids=["a"], columns=["of east alone"]))
+    assert [(content.hex(), context.hex()) for content, context in written] == [
+        (known["content"], known["associated_data"])
+    ]
 
 
 # Tasks.
@@ -530,7 +570,7 @@ def test_lines_of_a_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     recorder = Recorder()
     with Ledger(path, lines[0]["site"]) as ledger:
         assert ledger.head.hex() == known["lines"][0]["head_after"]
-        keys = ("job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon")
+        keys = ("job", "epoch", "job_digest", "roster", "mode", "randomise", "epsilon", "epsilon_row", "definition")
         begun = {key: lines[1][key] for key in keys}
         head = ledger.begin(**{**begun, "job_digest": bytes.fromhex(begun["job_digest"])})
         assert head.hex() == known["lines"][1]["head_after"]
@@ -547,8 +587,10 @@ def test_randomised_response() -> None:
         for own in known["columns"]
     )
     table = LabelTable(np.array(known["ids"]), columns)
-    found = randomise(table, float(known["p"]), bytes.fromhex(known["secret"]))
-    for own, column in zip(known["columns"], found.columns, strict=True):
-        assert column.codes is not None
-        assert column.codes.tolist() == own["codes_after"]
-        assert own["codes_after"] != own["codes"]
+    declared = {own["column"]: categories_of(own) for own in known["columns"]}
+    for sampled, after in ((0, "codes_after"), (1, "codes_after_one_column_each")):
+        found = randomise(table, Randomisation(float(known["p"]), declared, sampled), bytes.fromhex(known["secret"]))
+        for own, column in zip(known["columns"], found.columns, strict=True):
+            assert column.codes is not None
+            assert column.codes.tolist() == own[after]
+            assert own[after] != own["codes"]

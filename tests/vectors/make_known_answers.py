@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -394,7 +395,6 @@ def summary_bytes(summary: Section) -> bytes:
             b"soft" if own["soft"] else b"hard",
             own["written"].encode(),
             number(len(own["tokens"])),
-            bytes.fromhex(own["categories_digest"]),
             number(own["labels"]),
         )
         for own in summary["columns"]
@@ -404,20 +404,21 @@ def summary_bytes(summary: Section) -> bytes:
         joined(*columns),
         bytes.fromhex(summary["pseudonym_digest"]),
         number(summary["revision"]),
+        bytes.fromhex(summary["key_commitment"]),
+        number(summary["min_sites"]),
+        number(summary["min_objects"]),
     )
 
 
 def summaries() -> dict[str, Section]:
     def column(name: str, kind: str, soft: bool, written: str, labels: int) -> Section:
         tokens = sorted(token(name, category) for category in CATEGORIES.get(name, ()))
-        digest = sha256(joined(*(own.encode() for own in tokens))).hex()
         return {
             "name": name,
             "kind": kind,
             "soft": soft,
             "written": written,
             "tokens": tokens,
-            "categories_digest": digest,
             "labels": labels,
         }
 
@@ -430,11 +431,20 @@ def summaries() -> dict[str, Section]:
             "objects": len(ids),
             "columns": columns,
             "pseudonyms": [pseudonym(own).hex() for own in ids],
-            "pseudonym_digest": sha256(b"".join(map(pseudonym, ids))).hex(),
+            "salt": salt_of(site).hex(),
+            "pseudonym_digest": sha256(salt_of(site) + b"".join(map(pseudonym, ids))).hex(),
             "revision": revision,
+            "key_commitment": hkdf(JOB_KEY, b"ce key commitment 1", JOB_DIGEST, CONTEXT[2]).hex(),
+            "min_sites": 3,
+            "min_objects": 20,
         }
         for site, (columns, ids, revision) in held.items()
     }
+
+
+def salt_of(site: str) -> bytes:
+    """Any 16 bytes; these are 16 times the first letter of the site."""
+    return site[:1].encode() * 16
 
 
 #: Objects that no other site holds.
@@ -456,15 +466,17 @@ def signatures() -> Section:
     public_key = PUBLIC_KEYS["north"].public_bytes_raw()
     share = joined(*CONTEXT, b"north", public_key)
     enrolments = {
-        site: message("ce enrolment 2", joined(*CONTEXT, site.encode(), summary_bytes(own)))
+        site: message("ce enrolment 3", joined(*CONTEXT, site.encode(), summary_bytes(own)))
         for site, own in enrolled.items()
     }
     return {
         "what": "The bytes that are signed (ECDSA P-256, SHA-256): the purpose after its length as 4 bytes, then the "
-        "message. Key share: 'ce key share 1', joined(context, site, public key). Enrolment: 'ce enrolment 2', "
+        "message. Key share: 'ce key share 1', joined(context, site, public key). Enrolment: 'ce enrolment 3', "
         "joined(context, site, summary), where summary = joined(number(objects), joined(columns), pseudonym digest, "
-        "number(revision)) and a column is joined(name, kind, 'soft' or 'hard', 'integers' or 'text' or nothing, "
-        "number(categories), SHA-256 of joined(tokens in hexadecimal, in order), number(labels)), labels being the "
+        "number(revision), key commitment, number(min_sites), number(min_objects)), the pseudonym digest is the "
+        "SHA-256 of the salt and the pseudonyms, the key commitment HKDF(job key; 'ce key commitment 1', job digest, "
+        "joined(roster)), and a column is joined(name, kind, 'soft' or 'hard', 'integers' or 'text' or nothing, "
+        "number(categories), number(labels)), labels being the "
         "number of the site's objects that have one in the column, at most 100. The enrolment digest "
         "is the SHA-256 of joined(site, summary, number(its private objects), ...) in order of the roster.",
         "public_key": public_key.hex(),
@@ -473,6 +485,55 @@ def signatures() -> Section:
         "private_objects": PRIVATE_OBJECTS,
         "enrolments": enrolments,
         "enrolment_digest": digest_of_enrolments(enrolled).hex(),
+    }
+
+
+# What sites write to each other.
+
+
+def letters() -> Section:
+    """East's letter of the first stage to north, with a secret number that is given."""
+    secret = ec.derive_private_key(int.from_bytes(sha256(b"secret number of east"), "big") >> 8, ec.SECP256R1())
+    hash_key = hkdf(JOB_KEY, b"ce overlap 1")
+    points = []
+    for own in IDS:
+        attempt = 0
+        while True:
+            x = hmac.new(hash_key, pseudonym(own) + number(attempt), hashlib.sha256).digest()
+            try:
+                point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\x02" + x)
+                break
+            except ValueError:
+                attempt += 1
+        points.append(
+            {
+                "pseudonym": pseudonym(own).hex(),
+                "hashes": attempt + 1,
+                "x": x.hex(),
+                "blinded": secret.exchange(ec.ECDH(), point).hex(),
+            }
+        )
+    pair_key = sha256(b"pair key of east and north")
+    cipher = Cipher(algorithms.AES256(hkdf(pair_key, b"ce overlap sample 1")), modes.ECB()).encryptor()
+    tags = [int.from_bytes(cipher.update(pseudonym(own))[:8], "big") for own in IDS]
+    enrolled = summaries()
+    tokens = next(own["tokens"] for own in enrolled["east"]["columns"] if own["name"] == "age")
+    told = joined(b"age", number(1) + bytes.fromhex(tokens[0]).ljust(16 * len(tokens), b"\0"))
+    content = joined(number(2**64 - 1), b"".join(sorted(bytes.fromhex(own["blinded"]) for own in points)), told)
+    shown = sha256(joined(*(part for site, own in enrolled.items() for part in (site.encode(), summary_bytes(own)))))
+    where = (shown, number(2), number(1), b"east", b"north")
+    return {
+        "what": "Blinded objects: HMAC-SHA256(HKDF(job key; 'ce overlap 1'), pseudonym, number(attempt)) is the x "
+        "coordinate of the first attempt that is on P-256; 'blinded' is the x coordinate of that point times the "
+        "secret number. Tags: the first 8 bytes of AES-256-ECB under HKDF(pair key; 'ce overlap sample 1'). The "
+        "content of a letter of the first stage, to a site that shares the column age, of whose categories one "
+        "counts; and the associated data of its encryption, for revision 2.",
+        "secret_number": f"{secret.private_numbers().private_value:064x}",
+        "points": points,
+        "pair_key": pair_key.hex(),
+        "tags": [f"{tag:016x}" for tag in tags],
+        "content": content.hex(),
+        "associated_data": joined(b"ce letter 1", *CONTEXT, *where).hex(),
     }
 
 
@@ -1019,6 +1080,8 @@ def ledger() -> Section:
             "mode": "masked",
             "randomise": 0.25,
             "epsilon": {"age": 2.302585092994046},
+            "epsilon_row": 2.302585092994046,
+            "definition": {"model": "bce", "clusters": 3},
             "n": 2,
             "time_s": 1700000001.5,
         },
@@ -1047,7 +1110,7 @@ def randomised() -> Section:
     purpose = b"ce randomised response 1"
     object_key = hmac256(secret, purpose + b" objects")
     ids = tuple(f"object {i}" for i in range(16))
-    columns = []
+    columns, ranks = [], {}
     for column, codes in (
         ("age", (0, 1, 2, -1, 0, 1, 2, -1, 0, 1, 2, 0, 1, 2, 0, 0)),
         ("rank", (1, 1, 0, 0, -1, 1, 1, 1, 0, 0, 1, 1, -1, 1, 0, 1)),
@@ -1064,6 +1127,10 @@ def randomised() -> Section:
                 first, second = struct.unpack("<QQ", encryptor.update(struct.pack("<QQ", low, high ^ code)))
                 code = second % len(categories) if first < int(p * 2**64) else code
             after.append(code)
+        sample_key = hmac256(secret, purpose + b" sample" + joined(column.encode()))
+        sampler = Cipher(algorithms.AES256(sample_key), modes.ECB()).encryptor()
+        names = [hashlib.blake2b(own.encode(), key=object_key, digest_size=16).digest() for own in ids]
+        ranks[column] = [struct.unpack("<QQ", sampler.update(name))[0] for name in names]
         columns.append(
             {
                 "column": column,
@@ -1074,6 +1141,9 @@ def randomised() -> Section:
                 "codes_after": after,
             }
         )
+    for own, other in (columns, columns[::-1]):
+        pairs = zip(own["codes_after"], ranks[own["column"]], ranks[other["column"]], strict=True)
+        own["codes_after_one_column_each"] = [code if here < there else -1 for code, here, there in pairs]
     return {
         "what": "Randomised response with probability p. An object's name: BLAKE2b of its id, 16 bytes, keyed with "
         "HMAC-SHA256(the site's secret, 'ce randomised response 1 objects'), read as two little-endian words. A "
@@ -1081,7 +1151,9 @@ def randomised() -> Section:
         "'int VALUE' or 'str VALUE' of each category)). The draw of a label with code c: AES-256 under the column's "
         "key of (first word, second word XOR c). The label is replaced when the first word drawn is below p * 2^64, by "
         "the category of the second word drawn modulo the number of categories. Codes count into the categories; -1 is "
-        "no label.",
+        "no label. With randomise_columns = 1 an object's label is sent in that column only whose draw is smallest: "
+        "the first word of AES-256 of the object's name under HMAC-SHA256(secret, 'ce randomised response 1 sample', "
+        "joined(name)).",
         "secret": secret.hex(),
         "p": repr(p),
         "ids": list(ids),
@@ -1102,6 +1174,7 @@ SECTIONS = {
     "starts": starts,
     "object_weights": object_weights,
     "signatures": signatures,
+    "letters": letters,
     "tasks": tasks,
     "view_digests": view_digests,
     "mask_keys": mask_keys,

@@ -29,11 +29,12 @@ from ce.privacy.derivation import derive, expand, extract
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
+from ce.protocol.keys.handshake import key_commitment
 from ce.protocol.local_run import Run, run
 from ce.protocol.messages.task import Answer, Task, task_digest
 from ce.protocol.messages.transport import InMemory, Transport
 from ce.protocol.modes.mask_context import MaskBinding, object_digests, view_digest
-from ce.protocol.topology.enrolment import Enrolment, by_pseudonym, enrol, enrolment_digest
+from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, by_pseudonym, enrol, enrolment_digest
 from ce.protocol.topology.topology import Rows, Topology, align
 
 PATH = Path(__file__).with_name("tiny_job.json")
@@ -109,9 +110,14 @@ def masks_of(
 ) -> MaskBinding:
     """The masks of a site, with ephemeral keys that are given."""
     private = dict.fromkeys(SITES, 0) | {b.members[0]: b.size for b in topology.blocks if not b.shared}
-    digest = enrolment_digest({name: enrolments[name].summary() for name in SITES}, private)
+    digest = enrolment_digest({name: summary(name, enrolments[name]) for name in SITES}, private)
     objects = object_digests(enrolments[site].objects, rows[site])
     return MaskBinding(ATTEMPT, site, topology.view(site), objects, pair_keys(site), digest)
+
+
+def summary(site: str, enrolment: Enrolment) -> EnrolmentSummary:
+    """What a site signs; the salt is any 16 bytes."""
+    return enrolment.summary(0, site[:1].encode() * 16, key_commitment(ATTEMPT, JOB_KEY))
 
 
 def pair_keys(site: str) -> dict[str, bytes]:
@@ -165,7 +171,7 @@ def _site(site: str, enrolment: Enrolment, topology: Topology, rows: Mapping[int
         "labels": LABELS[site]["columns"],
         "enrolled_pseudonyms": [token.tobytes().hex() for token in enrolment.objects],
         "enrolled_columns": {claim.name: [str(token) for token in claim.categories] for claim in enrolment.columns},
-        "summary": enrolment.summary().signed_bytes().hex(),
+        "summary": summary(site, enrolment).signed_bytes().hex(),
         "blocks": [
             {"index": b.index, "members": list(b.members), "size": b.size, "rows": rows[b.index].tolist()}
             for b in view.blocks.values()

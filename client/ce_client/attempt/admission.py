@@ -17,7 +17,6 @@ import numpy as np
 
 from ce.errors import MessageError, Refused
 from ce.labels import LabelTable
-from ce.labels.randomised import epsilons
 from ce.privacy.derivation import joined
 from ce.privacy.set_intersection import BlindedItems
 from ce.protocol.messages.task import Array
@@ -131,6 +130,7 @@ class Admission:
         if begun:
             raise MessageError("introduction: comes after the sites have begun")
         introduced = Introduction(message, self._prepared, self._site, self._enrolled, self._recorder)
+        self._recorder.use_of_draws(self._prepared.labels)
         frames = introduced.first_letters(self._blinded)
         self._introduction = introduced
         return frames
@@ -216,7 +216,7 @@ class Admission:
                 self._checked.view,
                 self._checked.findings,
                 self._checked.excluded,
-                epsilons(self._prepared.labels, policy.randomise),
+                self._recorder.epsilon(self._prepared.labels),
                 budget,
                 self.waits_for_consent,
             )
@@ -239,12 +239,15 @@ class Admission:
         # Keys at their defaults have no part in the name, so that a key of a later version changes no name.
         usual = vars(Labels())
         read_as = {key: value for key, value in vars(self._site_files.settings.labels).items() if value != usual[key]}
-        read_as.pop("file", None)
+        for key in ("file", "categories"):
+            read_as.pop(key, None)
+        # Declared categories decide nothing but what randomised labels are drawn from.
+        declared = repr(sorted(offered.randomisation.categories.items())).encode() if policy.randomise else b""
         definition = definition_key(
             offered.job.disclosure_digest,
             offered.labels_digest,
             repr(sorted(read_as.items())).encode(),
-            repr((policy.randomise, policy.randomise_columns)).encode(),
+            repr((policy.randomise, policy.randomise_columns)).encode() + declared,
             self._prepared.job_key,
         )
         shared = [checked.rows[index] for index, block in checked.view.blocks.items() if block.shared]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName
 from ce.protocol.messages.steps import Step, expected_arrays, first_step, with_macs
@@ -13,6 +13,7 @@ from ce.steps.model import Model
 from ce_client.attempt.setup import OfferedJob
 from ce_client.state.disclosures import Budget
 from ce_client.state.previews import Excluded, Preview, PreviewArray
+from ce_client.state.randomisations import AccountedEpsilon
 
 #: Iterations whose arrays are listed: no schedule has a longer period.
 _ITERATIONS = 200
@@ -23,7 +24,7 @@ def preview(
     view: SiteView,
     findings: Findings,
     excluded: tuple[Exclusion, ...],
-    epsilons: Mapping[str, float],
+    epsilon: AccountedEpsilon | None,
     budget: Budget,
     waits: bool,
 ) -> Preview:
@@ -41,7 +42,8 @@ def preview(
         arrays=tuple(_arrays(offered.model, view, findings, job.privacy)),
         excluded=tuple(map(_excluded, excluded)),
         randomise=policy.randomise,
-        epsilon=dict(epsilons),
+        epsilon={} if epsilon is None else epsilon.columns,
+        epsilon_row=None if epsilon is None else epsilon.row,
         waits_for_consent=waits,
         warnings=tuple(_warnings(view)),
         definition=json.loads(job.definition()),

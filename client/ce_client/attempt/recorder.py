@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from ce.errors import CeError, Refused
 from ce.identity.certificates import sign
 from ce.labels import LabelTable
-from ce.labels.randomised import epsilons
 from ce.privacy.pseudonyms import SIZE as TOKEN_SIZE
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array
@@ -23,6 +23,7 @@ from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.disclosures import Budget, Disclosure, Disclosures
 from ce_client.state.ledger import PURPOSE, Ledger
+from ce_client.state.randomisations import AccountedEpsilon, Draw, Randomisations, draws_of
 from ce_client.state.rosters import Rosters
 
 
@@ -71,6 +72,26 @@ class AttemptRecorder:
         rosters = Rosters(settings.state)
         rosters.remember(settings.labels.file, self._offered.labels_digest, attempt.roster, attempt.job, self._ledger)
 
+    def use_of_draws(self, labels: LabelTable) -> None:
+        """Something that follows from randomised labels is about to be sent, if only which categories are frequent.
+
+        Raises Refused if another job has sent another draw of them.
+        """
+        randomisations = Randomisations(self._site_files.settings.state)
+        randomisations.remember(self._draws(labels), self._offered.attempt.job, self._ledger)
+
+    def epsilon(self, labels: LabelTable) -> AccountedEpsilon | None:
+        """What all draws of these labels add up to, those of this job among them. None: labels are not randomised."""
+        if not self._offered.randomisation.p:
+            return None
+        accounted = Randomisations(self._site_files.settings.state).accounted(self._draws(labels))
+        names = [column.name for column in labels.columns]
+        return replace(accounted, columns={name: accounted.columns[name] for name in names})
+
+    def _draws(self, labels: LabelTable) -> tuple[Draw, ...]:
+        names = [column.name for column in labels.columns]
+        return draws_of(self._offered.randomisation, names, self._site_files.secret)
+
     def budget(self, disclosure: Disclosure) -> Budget:
         """What the totals that would be opened take of the definitions that the policy allows."""
         return Disclosures(self._site_files.settings.state).budget(disclosure, self._offered.policy.max_definitions)
@@ -117,15 +138,16 @@ class AttemptRecorder:
                 f"the ledger of this site has {self._ledger.size:,} bytes, and may have {most:,}: its people have to "
                 "stop the daemon, move the ledger to an archive, and start again",
             )
-        attempt, randomise = self._offered.attempt, self._offered.policy.randomise
+        attempt, epsilon = self._offered.attempt, self.epsilon(labels)
         self._ledger.begin(
             attempt.job,
             attempt.epoch,
             attempt.job_digest,
             attempt.roster,
             self._offered.job.privacy,
-            randomise,
-            epsilons(labels, randomise),
+            self._offered.policy.randomise,
+            {} if epsilon is None else epsilon.columns,
             json.loads(self._offered.job.definition()),
+            None if epsilon is None else epsilon.row,
         )
         self._in_ledger = True

@@ -8,7 +8,9 @@ has failed. The log and the records of this site have the error itself.
 from __future__ import annotations
 
 from ce.errors import CeError, ConfigError, InputError, JobFailed, Refused
+from ce.labels.randomised import RULE as DECLARED
 from ce.protocol.attempt import Attempt
+from ce_client.state.randomisations import RULE as ONE_RANDOMISATION
 from ce_client.state.rosters import RULE as ONE_ROSTER
 from ce_proto.v1 import site_pb2 as pb
 
@@ -16,6 +18,13 @@ from ce_proto.v1 import site_pb2 as pb
 LONGEST_SENTENCE = 1000
 #: All that a coordinator is told of a failure after masked words have left this site.
 CANNOT_GO_ON = "this site cannot go on; its log says why"
+
+#: The sentences of rules whose own sentence is about this site's files and its other jobs.
+_SHORT = {
+    ONE_ROSTER: "this site has contributed the same labels with other sites",
+    DECLARED: "this site randomises labels, and has not declared the categories of all its columns",
+    ONE_RANDOMISATION: "this site has contributed the same labels before, randomised in another way",
+}
 
 
 def refusal_frame(attempt: Attempt, error: CeError) -> pb.SiteFrame:
@@ -37,8 +46,8 @@ def _frame(attempt: Attempt, exit_code: int, rule: str, sentence: str) -> pb.Sit
 
 def _sentence(error: CeError) -> str:
     """The sentence that is sent to the coordinator; nothing about this site's files and its other jobs."""
-    if isinstance(error, Refused) and error.rule == ONE_ROSTER:
-        return "this site has contributed the same labels with other sites"
+    if isinstance(error, Refused) and error.rule in _SHORT:
+        return _SHORT[error.rule]
     if isinstance(error, InputError):
         return "the labels of this site cannot be used; its log says why"
     if isinstance(error, ConfigError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ce.errors import BrokenModel, ConfigError, MessageError, Refused, UnknownModel
 from ce.job import Job
 from ce.labels import LabelTable
-from ce.labels.randomised import randomise
+from ce.labels.randomised import Randomisation, randomise
 from ce.models.registry import model_without_labels
 from ce.policy import Policy
 from ce.privacy.pair_keys import EncryptedBox
@@ -21,6 +21,7 @@ from ce.protocol.keys.handshake import Handshake, KeyShare
 from ce.protocol.topology.site_view import Categories
 from ce.steps.model import Model
 from ce_client.daemon.site_files import SiteFiles
+from ce_client.state.randomisations import Randomisations, draws_of
 from ce_client.state.results import Results
 from ce_client.state.rosters import Rosters, content_digest
 from ce_proto.v1 import site_pb2 as pb
@@ -37,6 +38,7 @@ class OfferedJob:
     model: Model
     classes: Categories
     labels_digest: bytes  # SHA-256 of the label file
+    randomisation: Randomisation
 
     @property
     def absent(self) -> list[str]:
@@ -49,7 +51,7 @@ class PreparedAttempt:
     """What the first phase hands to the second: the job, this site's labels, the keys."""
 
     offered: OfferedJob
-    labels: LabelTable = field(repr=False)  # all labels of this site
+    labels: LabelTable = field(repr=False)  # all labels of this site; if they are randomised, as they may be sent
     handshake: Handshake = field(repr=False)  # has checked the peers; holds the pair keys
     job_key: bytes = field(repr=False)
 
@@ -62,8 +64,16 @@ def check_offer(attempt: Attempt, coordinator: str, site_files: SiteFiles, resul
     results.refuse_other(job, attempt.job_digest)
     results.check_writable()
     model, classes = model_without_labels(job)
+    labels = site_files.settings.labels
     return OfferedJob(
-        attempt, coordinator, job, policy, model, classes, content_digest(site_files.settings.labels.file)
+        attempt,
+        coordinator,
+        job,
+        policy,
+        model,
+        classes,
+        content_digest(labels.file),
+        Randomisation(policy.randomise, labels.declared, policy.randomise_columns),
     )
 
 
@@ -91,8 +101,8 @@ class AttemptSetup:
         self._offered = offered
         self._site_files = site_files
         self._check_roster()
-        self._labels = randomise(site_files.labels(), offered.policy.randomise, site_files.secret)
-        self._refuse_unusable_labels()
+        self._labels = self._usable_labels()
+        self._check_randomisation()
         self._handshake = Handshake(
             offered.attempt, self._site, site_files.key, site_files.certificate_der, site_files.peers()
         )
@@ -165,14 +175,27 @@ class AttemptSetup:
             rosters.allow(offered.attempt.roster, offered.attempt.job)
         rosters.check(settings.labels.file, offered.labels_digest, offered.attempt.roster)
 
-    def _refuse_unusable_labels(self) -> None:
-        """Raises Refused if the model has no use for the labels. The sentences say nothing about the labels."""
-        labels, model = self._labels, self._offered.model
-        used = labels.columns if model.uses_votes else labels.clusterings
+    def _usable_labels(self) -> LabelTable:
+        """The labels as they may be sent. From here on nothing of this attempt sees labels that are not randomised.
+
+        Raises Refused if the model has no use for them. The sentences say nothing about the labels.
+        """
+        offered, labels = self._offered, self._site_files.labels()
+        used = labels.columns if offered.model.uses_votes else labels.clusterings
         if not used:
             raise Refused("usable columns", "this site has no column that this model uses")
-        for column in labels.classifiers if model.uses_votes else ():
-            if set(column.categories) - set(self._offered.classes):
+        if offered.randomisation.p:
+            labels = labels.select(columns=[column.name for column in used])
+            labels = randomise(labels, offered.randomisation, self._site_files.secret)
+        for column in labels.classifiers if offered.model.uses_votes else ():
+            if set(column.categories) - set(offered.classes):
                 raise Refused(
                     "classes of the job", "a classifier of this site uses a class that is not among those of the job"
                 )
+        return labels
+
+    def _check_randomisation(self) -> None:
+        """Raises Refused if these labels were contributed before, randomised in another way."""
+        names = [column.name for column in self._labels.columns]
+        draws = draws_of(self._offered.randomisation, names, self._site_files.secret)
+        Randomisations(self._site_files.settings.state).check(draws)

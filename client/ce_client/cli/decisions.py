@@ -1,4 +1,4 @@
-"""ce-client preview, approve, decline, allow-roster, allow-definition: what would leave, and whether it may."""
+"""ce-client preview, approve, decline and the commands that allow more: what would leave, and whether it may."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from rich.text import Text
 
 from ce.cli.output import fact_table, format_option, list_table, say, show_table
 from ce.errors import Cancelled, InputError
+from ce.identity.keys import read_secret
+from ce.labels.randomised import Randomisation
+from ce.policy import Policy
 from ce.protocol.minimums import SHARED_OBJECTS
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
 from ce_client.daemon.single_instance import wake_daemon
+from ce_client.daemon.site_files import read_labels
 from ce_client.state.consents import Consents, Decision
 from ce_client.state.disclosures import Disclosures
 from ce_client.state.job_index import JobIndex
 from ce_client.state.previews import Excluded, Preview, PreviewArray, Previews
+from ce_client.state.randomisations import Randomisations, draws_of, epsilon_sentence, epsilon_words
 from ce_client.state.rosters import Rosters, content_digest
 
 
@@ -59,8 +64,8 @@ def preview(job: str, config: Path, format_: str) -> None:
         if _is_over(settings, found):
             facts.add_row("", Text(f"refused by max_definitions, unless ce-client allow-definition {found.job}"))
     if found.randomise:
-        listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.epsilon.items())
-        facts.add_row("randomised", Text(f"each label with probability {found.randomise:g}: epsilon {listed}"))
+        epsilon = epsilon_sentence(found.epsilon, found.epsilon_row)
+        facts.add_row("randomised", Text(f"each label with probability {found.randomise:g}: {epsilon}"))
     for excluded in found.excluded:
         facts.add_row("excluded", Text(f"{excluded.what}: {excluded.objects:,} objects here; {_why(excluded)}"))
     for warning in found.warnings:
@@ -195,6 +200,65 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
     )
 
 
+@click.command(
+    "allow-redraw", short_help="Let randomised labels of columns be drawn again in another way: read --help first."
+)
+@click.argument("columns", nargs=-1, required=True, metavar="COLUMN...")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@config_option
+@format_option
+def allow_redraw(columns: tuple[str, ...], yes: bool, config: Path, format_: str) -> None:
+    """Let labels of COLUMN be randomised as client.toml and policy.toml say now, although they were sent before,
+    randomised in another way.
+
+    Two draws of the same labels show more than one: where they agree, the label is probably the true one. The epsilons
+    of all draws add up. So a job with other declared categories, another probability, another secret or another choice
+    of columns is refused (rule: one randomisation per column) unless it is allowed here. The ledger records the first
+    use, and ce-client check and preview show the sum.
+
+    \b
+    Examples:
+      ce-client allow-redraw segment --config /srv/ce-site
+      ce-client allow-redraw segment region --yes --config /srv/ce-site
+    """
+    settings = read_config(config)
+    policy, labels = Policy.read(settings.policy), read_labels(settings.labels)
+    how = Randomisation(policy.randomise, settings.labels.declared, policy.randomise_columns)
+    how.refuse_undeclared(labels.column(name) for name in columns)
+    randomisations = Randomisations(settings.state)
+    draws = [
+        draw
+        for draw in draws_of(how, dict.fromkeys(columns), read_secret(settings.secret))
+        if randomisations.others(draw)
+    ]
+    before, after = randomisations.accounted(), randomisations.accounted(draws)
+    facts = {"columns": [draw.column for draw in draws], "epsilon": after.columns, "epsilon_row": after.row}
+    if not draws:
+        say(format_, {**facts, "allowed": False}, "these labels were never randomised in another way: nothing to allow")
+        return
+    for draw in draws:
+        was, becomes = (epsilon_words(accounted.columns[draw.column]) for accounted in (before, after))
+        first = randomisations.others(draw)[0].job
+        click.echo(
+            f"warning: labels of column {draw.column} were sent in job {first!r}, randomised in another way. Who sees "
+            f"both draws learns more: the epsilon of a label goes from {was} to {becomes}.",
+            err=True,
+        )
+    click.echo(
+        f"warning: the epsilon of an object's row goes from {epsilon_words(before.row)} to {epsilon_words(after.row)}.",
+        err=True,
+    )
+    _confirm(yes)
+    for draw in draws:
+        randomisations.allow(draw)
+    say(
+        format_,
+        {**facts, "allowed": True},
+        f"allowed: another draw of {', '.join(draw.column for draw in draws)}; a job that was refused has to be "
+        "submitted again",
+    )
+
+
 @click.command("allow-definition", short_help="Let one more job open totals of the same objects: read --help first.")
 @click.argument("job")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -244,7 +308,7 @@ def allow_definition(job: str, yes: bool, config: Path, format_: str) -> None:
 
 
 def _confirm(yes: bool) -> None:
-    """Ask for confirmation, unless it was given."""
+    """Raises Cancelled unless the person at the terminal says yes."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -22,6 +22,7 @@ from ce_client.cli.options import config_option, read_config
 from ce_client.daemon.site_files import former_certificates
 from ce_client.state import ledger as ledgers
 from ce_client.state.hash_chain import NO_LINES
+from ce_client.state.randomisations import epsilon_sentence, epsilon_words
 
 WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1}
 
@@ -199,8 +200,10 @@ def _sentence(line: dict[str, Any]) -> str:
         case "begin":
             text = f"attempt {line['epoch']} begins: {line['mode']} sums with {', '.join(line['roster'])}"
             if line["randomise"]:
-                listed = ", ".join(f"{value:.2f} ({column})" for column, value in line["epsilon"].items())
-                text += f"; each label replaced with probability {line['randomise']:g}, epsilon {listed}"
+                # Lines of version 0.1.0 have no epsilon of a row; in its jobs all columns took part.
+                row = line["epsilon_row"] if "epsilon_row" in line else sum(line["epsilon"].values())
+                text += f"; each label replaced with probability {line['randomise']:g}, "
+                text += epsilon_sentence(line["epsilon"], row)
             if line.get("definition"):
                 keys = line["definition"].items()
                 text += f"; {', '.join(f'{key} {json.dumps(value)}' for key, value in keys if value is not None)}"
@@ -216,5 +219,8 @@ def _sentence(line: dict[str, Any]) -> str:
             return f"attempt {line['epoch']} ends: {line['state']}; signed"
         case "allow-roster":
             return f"totals with {', '.join(line['roster'])} are allowed, beside those with others"
+        case "allow-redraw":
+            epsilon = epsilon_words(line["epsilon"])
+            return f"labels of column {line['column']} are drawn again, as allowed: epsilon of a label is now {epsilon}"
         case other:
             return str(other)

@@ -14,12 +14,15 @@ import click
 
 from ce.cli.entry import daemon_level, daemon_options, run_async
 from ce.cli.output import format_option
-from ce.cli.preflight import Checks, check_writable
+from ce.cli.preflight import Checks, check_packages, check_writable
+from ce.declarations.registry import find_model
 from ce.errors import ConfigError, InputError
 from ce.identity.peers import Peers
-from ce.labels.randomised import epsilons
+from ce.labels import LabelTable
+from ce.labels.randomised import Randomisation, randomise
 from ce.policy import Policy
 from ce.service.allocator import give_back_large_arrays
+from ce.service.core_dumps import forbid_core_dumps
 from ce.service.logs import configure, relay_native_stderr
 from ce_client.cli.options import config_option, read_config
 from ce_client.config import ClientSettings
@@ -29,6 +32,7 @@ from ce_client.state.disclosures import DIRECTORY as DISCLOSURES
 from ce_client.state.disclosures import Disclosures
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
+from ce_client.state.randomisations import Randomisations, draws_of, epsilon_sentence
 
 #: `check` reports a certificate that ends sooner than this.
 RENEW = timedelta(days=30)
@@ -52,6 +56,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     """
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    forbid_core_dumps()
     give_back_large_arrays()
     _use_proxy(settings)
     site_files = SiteFiles.open(settings)
@@ -99,6 +104,7 @@ def check(config: Path, format_: str) -> None:
     settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
     if settings is not None:
         _check_all(settings, checks)
+    check_packages(checks)
     checks.finish(format_)
 
 
@@ -122,13 +128,10 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
             "labels",
             f"{table.n_objects:,} objects, {len(table.clusterings)} clusterings, {len(table.classifiers)} classifiers",
         )
-    if policy is not None and policy.randomise and table is not None:
-        found = checks.run("randomise", lambda: epsilons(table, policy.randomise), None)
-        if found is not None:
-            listed = ", ".join(f"{value:.2f} ({column})" for column, value in found.items())
-            checks.note(
-                "randomise", f"each label is replaced with probability {policy.randomise:g}: epsilon {listed} per draw"
-            )
+    if policy is not None and table is not None and site_files is not None:
+        told = checks.run("randomise", lambda: _randomised(settings, policy, table, site_files.secret), None)
+        if told:
+            checks.note("randomise", told)
     for name, directory in (("results", settings.results), ("state", settings.state)):
         checks.run(name, lambda directory=directory: check_writable(directory), f"{directory} can be written")  # type: ignore[misc]
     if not (settings.state / LEDGER).exists():
@@ -155,6 +158,26 @@ def _rules(policy: Policy) -> str:
     shared = "take no part" if policy.shared_objects == "exclude" else "are in totals that are opened"
     begins = "by itself" if policy.consent == "auto" else "when it is approved here"
     return f"{required}; what is below {below}; objects that other sites hold too {shared}; a job begins {begins}"
+
+
+def _randomised(settings: ClientSettings, policy: Policy, table: LabelTable, secret: bytes) -> str:
+    """How labels are randomised and the epsilon of all draws, as a sentence; empty: labels are sent as they are.
+
+    Raises Refused as a job of the most demanding model of the policy would be.
+    """
+    votes = any(find_model(model).takes_classes for model in policy.models)
+    used = table.select(columns=[column.name for column in (table.columns if votes else table.clusterings)])
+    how = Randomisation(policy.randomise, settings.labels.declared, policy.randomise_columns)
+    randomise(used, how, secret)
+    names = [column.name for column in used.columns]
+    draws, randomisations = draws_of(how, names, secret), Randomisations(settings.state)
+    randomisations.check(draws)
+    if not how.p:
+        return ""
+    accounted = randomisations.accounted(draws)
+    sampled = f"; of each object {how.sampled} of {len(how.categories)} columns take part" if how.samples else ""
+    epsilon = epsilon_sentence({name: accounted.columns[name] for name in names}, accounted.row)
+    return f"each label is replaced with probability {how.p:g}{sampled}: {epsilon}"
 
 
 def _verified(path: Path, site_files: SiteFiles) -> str:

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
 import time
 from itertools import cycle
 from typing import Any
@@ -22,6 +21,7 @@ from ce.service.logs import fields
 from ce.service.metrics_http import MetricsServer
 from ce.transport.frames import PROTOCOL, one_line
 from ce_client.attempt.attempt import SiteAttempt
+from ce_client.daemon.back_off import BackOff
 from ce_client.daemon.connection import Connection, connect
 from ce_client.daemon.jobs import SiteJobs
 from ce_client.daemon.metrics import SiteMetrics
@@ -33,13 +33,9 @@ from ce_proto.v1 import site_pb2 as pb
 
 log = logging.getLogger("ce_client")
 
-#: Shortest and longest pause before the next connection, in seconds.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 1.0
 #: Seconds after which a connection that is not there is tried anew: the system itself would retry less and less often,
 #: and notice late that a link works again. Every third try waits longer, for slow links.
 DIAL_S = (1.5, 1.5, 10.0)
-#: Seconds after which the same reason for not being connected is logged again.
-REPEAT_REASON_S = 60.0
 #: Seconds by which the clocks of site and coordinator may differ without a warning.
 CLOCK_SLACK_S = 60.0
 #: Seconds that a daemon that stops waits for checkpoints of its jobs; it ends within 2 s.
@@ -64,7 +60,7 @@ class Daemon:
         self._instance = os.urandom(16)
         self._stopping = asyncio.Event()
         self._drain = _Drain()
-        self._reason, self._reason_at = "", 0.0
+        self._back_off = BackOff()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -85,16 +81,12 @@ class Daemon:
         """Until stopped: connect, serve the jobs, and after a pause connect again."""
         if self._settings.metrics:
             await self._metrics_server.start(self._settings.metrics)
-        pause = FIRST_PAUSE_S
         dial_s = cycle(DIAL_S)
         while not self._stopping.is_set():
-            connected = False
             try:
-                connected = await self._serve(next(dial_s))
+                await self._serve(next(dial_s))
             except CeError as error:
-                self._log_disconnection(error)
-            pause = FIRST_PAUSE_S if connected else min(pause * 2, LONGEST_PAUSE_S)
-            await self._pause(pause * random.uniform(0.7, 1.0))
+                await self._pause(self._back_off.failed(error))
         await self._metrics_server.close()
         await asyncio.gather(*(worker.stop() for worker in self._workers.values()))
         self._site_jobs.stopped()
@@ -102,8 +94,8 @@ class Daemon:
 
     # One connection.
 
-    async def _serve(self, dial_s: float) -> bool:
-        """One stream, from Hello until this daemon stops (True). Raises CeError if it ends before."""
+    async def _serve(self, dial_s: float) -> None:
+        """One stream, from Hello until this daemon stops. Raises CeError if it ends before."""
         metrics = self._metrics
         async with connect(self._site_files, self._hello(), dial_s, metrics.sent, metrics.received) as opened:
             self._connection, welcome = opened
@@ -117,7 +109,7 @@ class Daemon:
                 if stopping in done:
                     await self._save_checkpoints(self._connection, tasks - {stopping})
                     await self._connection.say_goodbye("the site's daemon stops")
-                    return True
+                    return
                 for task in done:
                     if task.cancelled():  # by gRPC
                         raise Unreachable(f"the stream to {self._settings.coordinator} was given up")
@@ -164,7 +156,7 @@ class Daemon:
         coordinator = self._site_jobs.coordinator = one_line(welcome.coordinator, LONGEST_NAME)
         self._metrics.welcomed(self._was_connected)
         self._was_connected = True
-        self._reason = ""
+        self._back_off.connected()
         log.info("connected", extra=fields(coordinator=coordinator, address=self._settings.coordinator))
         difference_s = welcome.time_s - time.time()
         if abs(difference_s) > CLOCK_SLACK_S:
@@ -210,14 +202,6 @@ class Daemon:
     def _health(self) -> tuple[bool, str]:
         """A daemon that answers is healthy, also while its coordinator is away."""
         return True, "ok: connected" if self._connection is not None else "ok: not connected"
-
-    def _log_disconnection(self, error: CeError) -> None:
-        """Log why there is no connection: at once if the reason is new, else once in `REPEAT_REASON_S`."""
-        now = time.monotonic()
-        if str(error) != self._reason or now - self._reason_at > REPEAT_REASON_S:
-            self._reason, self._reason_at = str(error), now
-            level = logging.WARNING if isinstance(error, Unreachable) else logging.ERROR
-            log.log(level, "not connected; trying again", extra=fields(reason=str(error)))
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -14,6 +14,7 @@ from ce.identity.credentials import Credentials
 from ce.identity.keys import PrivateKey, read_secret
 from ce.identity.peers import Peers
 from ce.labels import LabelTable
+from ce.labels.declared import check_labels
 from ce.policy import Policy
 from ce.privacy.derivation import derive
 from ce.service.checkpoints import CheckpointFiles
@@ -88,5 +89,7 @@ def former_certificates(settings: ClientSettings) -> tuple[x509.Certificate, ...
 
 
 def read_labels(labels: Labels) -> LabelTable:
-    """Read this site's label file, as it is now."""
-    return LabelTable.from_file(labels.file, id=labels.id, classifiers=labels.classifiers, noise=labels.noise)
+    """Read this site's label file, as it is now. Raises LabelError for a label outside of the declared categories."""
+    table = LabelTable.from_file(labels.file, id=labels.id, classifiers=labels.classifiers, noise=labels.noise)
+    check_labels(table, labels.declared)
+    return table

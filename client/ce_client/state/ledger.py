@@ -46,6 +46,7 @@ _KEYS = {
     "disclosure": _ALWAYS | {"job", "definition", "mode", "objects", "sha256"},
     "allow-roster": _ALWAYS | {"job", "roster"},
     "allow-definition": _ALWAYS | {"job", "definition", "mode"},
+    "allow-redraw": _ALWAYS | {"job", "column", "epsilon"},
     "end": _ALWAYS | {"job", "epoch", "state", "signature"},
     "torn": _ALWAYS | {"bytes"},
 }
@@ -104,12 +105,15 @@ class Ledger:
         roster: Iterable[str],
         mode: str,
         randomise: float = 0.0,
-        epsilon: Mapping[str, float] | None = None,
+        epsilon: Mapping[str, float | None] | None = None,
         definition: Mapping[str, Any] | None = None,
+        epsilon_row: float | None = None,
     ) -> bytes:
         """Record that an attempt at a job begins. Returns the new head.
 
-        `epsilon`: of randomised response, by column. `definition`: every key of the job.
+        `epsilon` of randomised response is that of a label, by column, over all draws so far; None: without limit.
+        `epsilon_row` is that of all labels of an object, and recorded if labels are randomised. `definition`: every key
+        of the job.
         """
         return self._append(
             {
@@ -121,6 +125,7 @@ class Ledger:
                 "mode": mode,
                 "randomise": randomise,
                 "epsilon": dict(epsilon or {}),
+                **({"epsilon_row": epsilon_row} if randomise else {}),
                 "definition": dict(definition or {}),
             }
         )
@@ -168,6 +173,10 @@ class Ledger:
     def allow_roster(self, job: str, roster: Iterable[str]) -> bytes:
         """Record the first use of an allowance: label files go into totals of this roster beside those of another."""
         return self._append({"kind": "allow-roster", "job": job, "roster": sorted(roster)})
+
+    def allow_redraw(self, job: str, column: str, epsilon: float | None) -> bytes:
+        """Record the first use of another draw of a column's labels, and the epsilon of a label over all draws."""
+        return self._append({"kind": "allow-redraw", "job": job, "column": column, "epsilon": epsilon})
 
     def end(self, job: str, epoch: int, state: str, sign: Callable[[bytes], bytes]) -> bytes:
         """Record that an attempt is over, and sign the head. Returns the new head.

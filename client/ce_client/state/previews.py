@@ -56,7 +56,9 @@ class Preview:
     arrays: tuple[PreviewArray, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     randomise: float = 0.0
-    epsilon: dict[str, float] = field(default_factory=dict)  # by column; empty without randomised response
+    #: Of randomised labels, over all draws so far: of one label by column, of all labels of an object. None: no limit.
+    epsilon: dict[str, float | None] = field(default_factory=dict)
+    epsilon_row: float | None = None
     waits_for_consent: bool = False
     warnings: tuple[str, ...] = ()  # what to know before this job is approved
     definition: dict[str, Any] = field(default_factory=dict)  # every key of the job
@@ -117,6 +119,8 @@ def _preview(content: dict[str, Any]) -> Preview:
     excluded = tuple(Excluded(**_current_keys(entry)) for entry in content["excluded"])
     budget = Budget(**content["budget"]) if content.get("budget") else None
     lists = {"sites": tuple(content["sites"]), "warnings": tuple(content.get("warnings", ()))}
+    # Version 0.1.0 did not write it; in its jobs all columns of an object took part.
+    content = {"epsilon_row": sum(content.get("epsilon", {}).values()), **content}
     return Preview(**{**content, **lists, "arrays": arrays, "excluded": excluded, "budget": budget})
 
 

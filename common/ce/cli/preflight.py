@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
+from ce.declarations.registry import package_problems
 from ce.errors import CeError, ConfigError
 
 Result = TypeVar("Result")
@@ -73,6 +74,12 @@ class Checks:
             # The lines above are the error message.
             sys.stdout.flush()
             raise click.exceptions.Exit(failed[0].exit_code)
+
+
+def check_packages(checks: Checks) -> None:
+    """One line for each installed package that offers a model which cannot be used."""
+    for problem in package_problems():
+        checks.fail("models", problem)
 
 
 def check_writable(directory: Path) -> None:

@@ -169,6 +169,9 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
     }
     if result.kappa is not None:
         report["kappa"] = result.kappa
+    if result.epsilon:
+        report["epsilon"] = {site: dict(columns) for site, columns in result.epsilon.items()}
+        report["epsilon_row"] = dict(result.epsilon_row)
     if truth is not None:
         report["truth"] = consensus.scores(truth)
     return report
@@ -203,6 +206,12 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     facts.add_row("lower bound", f"{report['lower_bound']:,.4f}")
     if "kappa" in report:
         facts.add_row("kappa", f"{report['kappa']:.3f} (clusterings' view against the votes)")
+    if "epsilon" in report:
+        label = max(max(columns.values()) for columns in report["epsilon"].values())
+        row = max(report["epsilon_row"].values())
+        facts.add_row(
+            "epsilon", f"up to {label:.2f} per label; up to {row:.2f} per row, all labels of an object at a site"
+        )
     console.print(facts)
 
     sizes = Table(title="Sizes", title_justify="left")

@@ -18,9 +18,9 @@ beside the odds of breaking AES-256 or HKDF-SHA256. A prime of 61 bits would pas
 totals reach 2^62; tags modulo 2^64 would pass a change by 2^63 half of the time.
 
 **What travels.** A tag is sent as three words of 30 bits each, least first, so that they can be added like all words
-without an overflow. The sums of these words show carries, which depend on more than the total. So contributors first add
-shares of zero modulo P, drawn for each pair (`Masks.share_of_zero`): what they send is uniform but for its sum modulo
-P, which is the tag of the total.
+without an overflow. The sums of these words show carries, which depend on more than the total. So contributors first
+add shares of zero modulo P, drawn for each pair (`Masks.share_of_zero`): what they send is uniform but for its sum
+modulo P, which is the tag of the total.
 """
 
 from __future__ import annotations

@@ -49,9 +49,12 @@ COMMENT_WIDTH = 100
 
 def setting(default: T, comment: str, *, secret: bool = False) -> T:
     """Declare a key. The comment says its meaning, unit and range; a secret is not in the repr."""
-    declared: Any = dataclasses.field(
-        default=default, repr=not secret, metadata={"comment": " ".join(comment.split()), "secret": secret}
-    )
+    metadata = {"comment": " ".join(comment.split()), "secret": secret, "default": default}
+    declared: Any
+    if isinstance(default, dict):
+        declared = dataclasses.field(default_factory=default.copy, repr=not secret, metadata=metadata)
+    else:
+        declared = dataclasses.field(default=default, repr=not secret, metadata=metadata)
     return typing.cast(T, declared)
 
 
@@ -209,6 +212,25 @@ def _parse_texts(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+def _is_lists(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(items, list) and all(isinstance(item, str) or type(item) is int for item in items)
+        for items in value.values()
+    )
+
+
+def _parse_lists(text: str) -> Any:
+    """An inline table, as it would be written in the file: { a = ["x", "y"], b = [1, 2] }."""
+    content = tomllib.loads(f"value = {text}")
+    if set(content) != {"value"}:
+        raise ValueError
+    return content["value"]
+
+
+def _build_lists(value: Mapping[str, list[Any]], directory: Path) -> dict[str, tuple[Any, ...]]:
+    return {name: tuple(items) for name, items in value.items()}
+
+
 _KINDS: dict[Any, _Kind] = {
     str: _Kind("a text", lambda value: isinstance(value, str), str, _same, '"..."'),
     int: _Kind("a whole number", lambda value: type(value) is int, int, _same, "0"),
@@ -216,6 +238,13 @@ _KINDS: dict[Any, _Kind] = {
     bool: _Kind("true or false", lambda value: isinstance(value, bool), _parse_bool, _same, "false"),
     Path: _Kind("a path", _is_path, str, lambda value, directory: directory / value, '"..."'),
     tuple[str, ...]: _Kind("a list of texts", _is_texts, _parse_texts, lambda value, _: tuple(value), '["..."]'),
+    Mapping[str, tuple[int, ...] | tuple[str, ...]]: _Kind(
+        "a table of lists of whole numbers or of texts",
+        _is_lists,
+        _parse_lists,
+        _build_lists,
+        "{}",
+    ),
 }
 
 
@@ -288,7 +317,7 @@ def _keys(cls: type[DataclassInstance], table: str = "") -> Iterator[_Key]:
             table,
             declared.name,
             *_kind(hints[declared.name]),
-            declared.default,
+            declared.metadata["default"],
             declared.metadata["comment"],
             declared.metadata["secret"],
         )
@@ -378,6 +407,8 @@ def _toml(value: Any) -> str:
         return repr(value)
     if isinstance(value, tuple | list):
         return f"[{', '.join(_toml(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{_toml(key)} = {_toml(items)}' for key, items in value.items())} }}" if value else "{}"
     text = str(value)
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise ConfigError("a name that is not UTF-8 cannot be written to a settings file: rename it")

@@ -185,6 +185,9 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
     sizes = ", ".join("withheld" if n is None else f"{n:,}" for n in report.get("sizes", ()))
     if "lower_bound" in report:
         found = f"bound {report['lower_bound']:,.4f} after {report['iterations']:,} iterations; sizes {sizes}"
+        if report.get("withheld_by"):
+            asked = ", ".join(report["withheld_by"])
+            found += f"; withheld: clusters of fewer than {report['min_cluster']:,} objects, as {asked} asks"
     else:
         found = "a blind job: only its sites know the bound and the sizes"
     in_fit, excluded = report.get("objects_in_fit", report["objects"]), report.get("excluded", ())

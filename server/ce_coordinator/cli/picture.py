@@ -77,7 +77,8 @@ def progress(
 
 def left_out(status: pb.JobStatus) -> str:
     """How many objects of how many are not in the fit, and by which rules; empty: all are, or it is not known yet."""
-    return not_in_the_fit(status.objects, status.objects_in_fit, map(plain, status.excluded))
+    # 0: a coordinator of an earlier version does not say it.
+    return not_in_the_fit(status.objects, status.objects_in_fit or status.objects, map(plain, status.excluded))
 
 
 def most_time_left(status: pb.JobStatus) -> float | None:

@@ -12,10 +12,11 @@ import click
 
 from ce.cli.entry import daemon_level, daemon_options
 from ce.cli.output import format_option
-from ce.cli.preflight import Checks, check_writable
+from ce.cli.preflight import Checks, check_packages, check_writable
 from ce.errors import ConfigError
 from ce.identity.certificates import identity_of, read_certificate
 from ce.service.allocator import give_back_large_arrays
+from ce.service.core_dumps import forbid_core_dumps
 from ce.service.logs import configure, relay_native_stderr
 from ce_coordinator.cli.options import config_option, read_config
 from ce_coordinator.config import CoordinatorSettings
@@ -43,6 +44,7 @@ def serve(config: Path, log_level: str | None, format_: str | None) -> None:
     """
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
+    forbid_core_dumps()
     give_back_large_arrays()
     # Only at this level does the C library log why it refuses a handshake. It reads this when it is first used.
     os.environ["GRPC_VERBOSITY"] = "INFO"
@@ -70,6 +72,7 @@ def check(config: Path, format_: str) -> None:
     settings = checks.run("configuration", lambda: read_config(config), f"{config}: every key is known")
     if settings is not None:
         _check_all(settings, checks)
+    check_packages(checks)
     checks.finish(format_)
 
 

@@ -29,7 +29,7 @@ _PAUSE_S = 0.5
 #: Without a terminal: seconds between two lines, doubled each time up to the longest.
 FIRST_INTERVAL_S, LONGEST_INTERVAL_S = 5.0, 60.0
 #: Lines of a screen that are not sites.
-_OTHER_ROWS = 8
+_OTHER_ROWS = 9
 
 
 @click.command(short_help="Follow a job until it ends; the exit code says how.")

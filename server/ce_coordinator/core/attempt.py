@@ -139,9 +139,9 @@ class JobAttempt:
     def report(self, left_behind: tuple[str, ...]) -> bytes:
         """The operator's result of a finished attempt."""
         assert self.rounds is not None
-        rounds, least = self.rounds, max(self._settings.min_cluster, self.setup.min_cluster)
+        rounds, wishes = self.rounds, {**self.setup.min_clusters, "": self._settings.min_cluster}
         facts = (rounds.topology, self.setup.exclusions, rounds.outcome, rounds.exchanges, rounds.bytes)
-        return operator_report(self._job, *facts, least, left_behind)
+        return operator_report(self._job, *facts, wishes, left_behind)
 
     def participation(self) -> dict[str, str | int | float]:
         """For the log: how many objects of how many took part, and which rules left out others."""
@@ -177,8 +177,7 @@ class JobAttempt:
 
     def aligned(self, result: Aligned) -> list[Instruction]:
         """The sites are aligned: each is sent what it shares with which others."""
-        if not self.setup.revision:
-            self.setup.exclusions.objects = result.topology.sizes.objects
+        self.setup.exclusions.aligned(result.topology.sizes.objects)
         rounds = self.rounds = AttemptRounds(self._attempt, result, self.setup.signed, self.setup.revision)
         self.setup.aligned = True
         return [self._send(site, rounds.alignment(site)) for site in self._connected]
@@ -247,9 +246,7 @@ class JobAttempt:
         setup, self.rounds = self.setup, None
         setup.aligned = False
         refuse_different_keys(self._attempt, {site: setup.signed[site][0] for site in self._attempt.roster})
-        relay = self.letters = LetterRelay(
-            self._attempt, setup.signed, setup.revision, self._settings.limits.round_bytes
-        )
+        relay = self.letters = LetterRelay(self._attempt, setup.signed, setup.revision)
         return [*(self._send(site, relay.introduction()) for site in self._connected), Changed(self._job.name)]
 
     def _received_in_letters(self, relay: LetterRelay, site: str, kind: str, message: Any) -> list[Instruction]:

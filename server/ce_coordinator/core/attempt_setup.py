@@ -61,7 +61,7 @@ class AttemptSetup:
         self.revision = 0  # of the present introduction and alignment
         self.aligned = False  # the sites have been sent the alignment of this revision, and may enrol anew
         self.exclusions = JobExclusions()
-        self.min_cluster = 0  # the largest that a site asks for: smaller clusters are withheld from the operator
+        self.min_clusters: dict[str, int] = {}  # by site: smaller clusters are to be withheld from the operator
         self._uses_votes = uses_votes
         self._limits = limits
         self._shares: dict[str, KeyShare] = {}
@@ -174,6 +174,12 @@ class AttemptSetup:
                 f"{site} enrols {message.objects:,} objects; this coordinator takes 1 to "
                 f"{self._limits.objects_per_site:,} (limits.objects_per_site)"
             )
+        if message.min_cluster > self._limits.largest_min_cluster:
+            raise LimitReached(
+                f"{site} asks to withhold clusters of fewer than {message.min_cluster:,} objects from the operator; "
+                f"this coordinator withholds those of up to {self._limits.largest_min_cluster:,} "
+                "(limits.largest_min_cluster): ask the site to lower min_cluster in its policy"
+            )
         columns = self._columns(site, message.columns)
         check_sizes(message)
         read_wishes(message)
@@ -209,7 +215,7 @@ class AttemptSetup:
         self.exclusions.enrolled(site, len(objects), len(enrolment.columns), arriving.excluded)
         self.enrolments[site], self.signed[site] = enrolment, (summary, signature)
         self._objects[site] = len(objects)
-        self.min_cluster = max(self.min_cluster, header.min_cluster)
+        self.min_clusters[site] = header.min_cluster
         return True
 
     def exclude(self, site: str, messages: Sequence[pb.Exclusion]) -> None:

@@ -33,7 +33,7 @@ from ce_coordinator.core.instructions import (
     SaveJob,
     Send,
 )
-from ce_coordinator.core.limits import JobSettings
+from ce_coordinator.core.limits import JobSettings, Limits
 from ce_coordinator.core.records import JobRecord, JobState
 from ce_coordinator.core.site_directory import SiteDirectory
 from ce_proto.v1 import site_pb2 as pb
@@ -57,6 +57,7 @@ class JobRun:
         self._directory = directory
         self._waits_since = record.changed_at
         self._strikes: dict[str, int] = {}
+        self._lost: dict[str, int] = {}  # by site: how often it came without its state of an attempt that had begun
 
     # State.
 
@@ -136,9 +137,9 @@ class JobRun:
             return self.fail(refused, now)
         if held_epoch == self.epoch or not self.attempt.setup.has_begun(site):
             return self.attempt.reconnected(site)
-        if self.epoch >= self._settings.limits.attempts_per_job:
-            lost = f"{site} has lost its state of this job in attempt {self.epoch:,} (limits.attempts_per_job)"
-            return self.fail(LimitReached(f"{lost}: find out why, then submit the job under another name"), now)
+        self._lost[site] = self._lost.get(site, 0) + 1
+        if (lost := _lost_too_often(site, self._lost[site], self.epoch, self._settings.limits)) is not None:
+            return self.fail(lost, now)
         note = Note("warning", "job begins again: a site has lost its state", {"job": self.job.name, "site": site})
         return [note, *self.begin(now)]
 
@@ -291,6 +292,18 @@ class JobRun:
 
     def _send(self, site: str, frames: Iterable[Frame]) -> Send:
         return Send(self._directory.sessions[site], frames, self.job.name)
+
+
+def _lost_too_often(site: str, times: int, epoch: int, limits: Limits) -> CeError | None:
+    """The end of a job whose site came without its state so many times, for the last time in this epoch."""
+    if times > limits.attempts_per_site:
+        lost = f"{times:,} times (limits.attempts_per_site)"
+    elif epoch >= limits.attempts_per_job:
+        lost = f"in attempt {epoch:,} (limits.attempts_per_job)"
+    else:
+        return None
+    advice = "find out why, then submit the job under another name"
+    return LimitReached(f"{site} has lost its state of this job {lost}: {advice}")
 
 
 def ended_frame(record: JobRecord) -> pb.CoordinatorFrame:

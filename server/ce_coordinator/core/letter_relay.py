@@ -23,6 +23,9 @@ from ce_proto.v1 import site_pb2 as pb
 
 Frames = Iterator[pb.CoordinatorFrame]
 
+#: Bytes of all letters of one revision. Lists of objects take at most 12.8 MB of each site (`set_intersection`).
+MOST_BYTES = 4 * 2**30
+
 
 @dataclass
 class _Arriving:
@@ -36,10 +39,8 @@ class _Arriving:
 class LetterRelay:
     """The letters of all sites, for one revision. `stage` is the one whose letters are awaited, 3 when all are here."""
 
-    def __init__(
-        self, attempt: Attempt, signed: Mapping[str, tuple[EnrolmentSummary, bytes]], revision: int, most_bytes: int
-    ) -> None:
-        """Raises LimitReached if what the sites would write is more than `most_bytes`, or more than can be sent."""
+    def __init__(self, attempt: Attempt, signed: Mapping[str, tuple[EnrolmentSummary, bytes]], revision: int) -> None:
+        """Raises LimitReached if what the sites would write is more than the coordinator takes."""
         self.stage = FIRST
         self._attempt = attempt
         self._revision = revision
@@ -48,10 +49,10 @@ class LetterRelay:
         if self._introduction.ByteSize() > LARGEST_HEADER:
             raise LimitReached("what the sites have enrolled does not fit in a message: fewer columns need less")
         needed = sum(self._size(stage, site) for stage in (FIRST, SECOND) for site in attempt.roster)
-        if needed > most_bytes:
+        if needed > MOST_BYTES:
             raise LimitReached(
-                f"what the sites write to each other takes {needed / 1e9:,.1f} GB at the coordinator, whose "
-                f"limits.round_bytes is {most_bytes / 1e9:,.1f} GB: fewer sites need less"
+                f"what the sites write to each other takes {needed / 1e9:,.1f} GB at the coordinator, and it takes "
+                f"{MOST_BYTES / 1e9:,.1f} GB: fewer sites need less"
             )
         #: By stage and sender: the boxes by receiver.
         self._letters: dict[int, dict[str, dict[str, bytes]]] = {FIRST: {}, SECOND: {}}

@@ -20,6 +20,16 @@ class Limits:
         1000,
         "Attempts at one job. When a site has lost its state, another begins; after the last one the job fails.",
     )
+    attempts_per_site: int = setting(
+        20,
+        "Further attempts at one job that one site may cause because it has lost its state: its daemon was restarted, "
+        "or says so. After the last one the job fails, and names the site.",
+    )
+    largest_min_cluster: int = setting(
+        1000,
+        "Largest min_cluster that the policy of a site may ask for. A job with a site that asks for more fails, and "
+        "names the site: it would withhold the whole result from the operator.",
+    )
     streams: int = setting(500, "Streams and operators' calls that may be open at once.")
     streams_per_certificate: int = setting(
         50, "Those of one certificate, so that it cannot use up all of them; a further one is refused."

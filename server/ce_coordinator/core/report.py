@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +17,9 @@ from ce.protocol.topology.exclusions import JobExclusions
 from ce.protocol.topology.topology import Topology
 from ce.ring import Reals
 
+#: Stands in `withheld_by` for the coordinator's own min_cluster; no site has this name.
+COORDINATOR = "(coordinator.toml)"
+
 
 def operator_report(
     job: Job,
@@ -25,12 +28,13 @@ def operator_report(
     outcome: Outcome | None,
     exchanges: int,
     n_bytes: int,
-    min_cluster: int,
+    min_clusters: Mapping[str, int],
     left_behind: Sequence[str] = (),
 ) -> bytes:
     """A JSON object. `n_bytes`: of all arrays that were sent and received. In blind there is no outcome to report.
 
-    Clusters with fewer than `min_cluster` objects are listed, but their numbers are withheld (null).
+    `min_clusters`: the fewest objects of a cluster whose numbers are shown, by the site that asks for it; by "", as the
+    coordinator is configured. Smaller clusters are listed, but their numbers are withheld (null).
     """
     report: dict[str, Any] = {
         "job": job.name,
@@ -47,13 +51,14 @@ def operator_report(
         **({"left_behind": list(left_behind)} if left_behind else {}),
     }
     if outcome is not None:
-        report |= _outcome(job, topology, outcome, min_cluster)
+        report |= _outcome(job, topology, outcome, min_clusters)
     return json.dumps(report).encode()
 
 
-def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -> dict[str, Any]:
+def _outcome(job: Job, topology: Topology, outcome: Outcome, min_clusters: Mapping[str, int]) -> dict[str, Any]:
     path = outcome.paths[outcome.winner]
     assert outcome.sizes is not None
+    min_cluster = max(min_clusters.values())
     visible = outcome.sizes >= min_cluster
     report: dict[str, Any] = {
         "lower_bound": path.bounds[-1],
@@ -62,6 +67,7 @@ def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -
         "converged": path.converged,
         "sizes": [int(size) if show else None for size, show in zip(outcome.sizes, visible, strict=True)],
         "min_cluster": min_cluster,
+        **_withheld(min_clusters, visible),
         "parameters": {name: _visible(outcome.globals[name][0], visible) for name in find_model(job.model).parameters},
         # Only the holder of a column that it does not share knows its parameters. Of categories the coordinator knows
         # the number: their order is that of tokens that only the holders know.
@@ -77,6 +83,14 @@ def _outcome(job: Job, topology: Topology, outcome: Outcome, min_cluster: int) -
     if outcome.kappa is not None:
         report["kappa"] = outcome.kappa
     return report
+
+
+def _withheld(min_clusters: Mapping[str, int], visible: np.ndarray[Any, Any]) -> dict[str, list[str]]:
+    """Who asked for what withheld a cluster. Smaller wishes are not compared with sizes: that would tell the sizes."""
+    if visible.all():
+        return {}
+    largest = max(min_clusters.values())
+    return {"withheld_by": [site or COORDINATOR for site, least in sorted(min_clusters.items()) if least == largest]}
 
 
 def _visible(values: Reals, visible: np.ndarray[Any, Any]) -> list[Any]:

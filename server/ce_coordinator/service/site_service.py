@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -27,6 +28,33 @@ log = logging.getLogger("ce_coordinator.service.site_service")
 LAST_FRAME_S = 5.0
 
 
+#: In so many seconds a refusal for the same reason is logged so often; all are counted in a metric.
+REPEAT_REASON_S, LOGGED = 60.0, 10
+#: Reasons that are remembered for that.
+MOST_REASONS = 1000
+
+
+class RefusalLog:
+    """Logs refused streams: for each reason, which names the site, `LOGGED` times in `REPEAT_REASON_S`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[float, int]] = {}  # by reason: when it came first, and how often it came since
+
+    def refused(self, peer: str, code: str, reason: str) -> None:
+        now = self._clock()
+        since, times = self._seen.pop(reason, (now, 0))
+        left_out = 0
+        if now - since >= REPEAT_REASON_S:
+            since, times, left_out = now, 0, max(0, times - LOGGED)
+        if len(self._seen) >= MOST_REASONS:
+            del self._seen[next(iter(self._seen))]
+        self._seen[reason] = since, times + 1
+        if times < LOGGED:
+            more = {"not_logged": left_out} if left_out else {}
+            log.warning("site refused", extra=fields(peer=peer, code=code, reason=reason, **more))
+
+
 class SiteService(site_pb2_grpc.SiteServiceServicer):
     """See proto/ce_proto/v1/site.proto."""
 
@@ -34,6 +62,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         self._runner = runner
         self._access = access
         self._numbers = itertools.count(1)
+        self._refusals = RefusalLog()
 
     async def Connect(self, frames: Any, context: Any) -> None:
         try:
@@ -113,5 +142,5 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
         code, details, trailer = to_status(error)
         if isinstance(error, LimitReached) or not isinstance(error, Unreachable):
             self._runner.metrics.streams_refused.inc()
-            log.warning("site refused", extra=fields(peer=context.peer(), code=code.name, reason=details))
+            self._refusals.refused(context.peer(), code.name, details)
         await context.abort(code, details, trailer)

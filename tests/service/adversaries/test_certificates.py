@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -356,6 +358,23 @@ def test_a_denied_key_is_refused_at_once_and_let_in_again_without_a_restart(
         renewed = forge(authority, "ce://site/ghost", signed_by=authority)
         assert say(deployment.address, renewed).coordinator == "hub"
     assert say(deployment.address, ghost).coordinator == "hub"
+
+
+def test_a_denied_site_knocks_less_and_less_often(deployment: Deployment, hub: Process) -> None:
+    with denied(deployment, credentials_of(deployment, "west")):
+        if "west" in deployment.processes:
+            deployment.processes["west"].stop()
+        begin = time.monotonic()
+        west = deployment.start("west")
+        west.wait_for(NOT_CONNECTED, 20.0, reason="deny list", after_s=4)
+        waited = time.monotonic() - begin
+        west.stop(signal.SIGTERM)
+    del deployment.processes["west"]
+    pauses = [event["after_s"] for event in west.events if event["event"] == NOT_CONNECTED]
+    assert pauses == [1, 2, 4]
+    assert waited > 0.7 * (1 + 2)
+    hub.wait_for("site refused", reason="the key of site west is on the coordinator's deny list")
+    assert len([event for event in hub.events if event["event"] == "site refused"]) == len(pauses)
 
 
 def test_a_key_that_is_denied_while_its_stream_is_open_is_refused_at_its_next_frame(

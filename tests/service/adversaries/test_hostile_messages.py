@@ -34,7 +34,7 @@ from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.handshake import sign_key_share
 from ce.protocol.messages.task import Task, array_hash, task_digest
-from ce.protocol.topology.enrolment import ColumnClaim, Enrolment
+from ce.protocol.topology.enrolment import ColumnSummary, EnrolmentSummary
 from ce.service.checkpoints import MemoryCheckpoints
 from ce.steps.model import Model, Sizes, fits_the_ring
 from ce.transport import array_chunks as chunks
@@ -46,8 +46,8 @@ from ce_client.attempt.attempt import SiteAttempt
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
-from ce_coordinator.core.attempt_rounds import align_all
 from ce_coordinator.core.events import FrameReceived, SiteConnected
+from ce_coordinator.core.letter_relay import LetterRelay
 from ce_coordinator.core.limits import Limits
 from ce_coordinator.core.machine import Machine
 from ce_coordinator.service.runner import Runner
@@ -134,6 +134,19 @@ def twice(enrolment: pb.Enrolment) -> None:
     part.data = part.data[:-32] + part.data[-16:] * 2
 
 
+def letters(change: Callable[[pb.Letters], Any]) -> Lie:
+    def lie(frame: pb.SiteFrame, _: SiteFiles) -> None:
+        change(frame.letters)
+
+    return lie
+
+
+def shorter(message: pb.Letters) -> None:
+    """The first letter, without its last byte."""
+    part = message.chunks.chunks[0]
+    part.data, part.shape[0] = part.data[:-1], part.shape[0] - 1
+
+
 def unlike_numbers(frame: pb.SiteFrame, _: SiteFiles) -> None:
     part = first_part(frame)
     part.name, part.type = MARK, arrays_pb2.ELEMENT_TYPE_FLOAT64
@@ -187,11 +200,40 @@ REFUSED: dict[str, tuple[str, Lie, str]] = {
         "columns: expected a clustering or a classifier",
     ),
     "a classifier": ("enrolment", signed(lambda e: setattr(e.columns[0], "kind", 2)), "columns: a classifier in a"),
-    "a short token": ("enrolment", signed(lambda e: e.columns[0].categories.append(b"short")), "tokens of 16 bytes"),
-    "a category twice": (
+    "more labels than are shown": (
         "enrolment",
-        signed(lambda e: e.columns[0].categories.append(e.columns[0].categories[0])),
-        "columns: expected categories as different tokens",
+        signed(lambda e: setattr(e.columns[0], "labels", 4_000_000_000)),
+        "columns: expected labels of at most 100, which stands for more, got 4,000,000,000",
+    ),
+    "no wish": ("enrolment", signed(lambda e: e.ClearField("min_sites")), "min_sites, min_objects: expected 1 to"),
+    "a vast wish": (
+        "enrolment",
+        signed(lambda e: setattr(e, "min_objects", 2**32 - 1)),
+        "min_sites, min_objects: expected 1 to 1,000 and 1 to 1,000,000",
+    ),
+    "a short salt": ("enrolment", signed(lambda e: setattr(e, "pseudonym_salt", b"x")), "expected a salt of 16 bytes"),
+    "another salt": (
+        "enrolment",
+        lambda f, _: setattr(f.enrolment, "pseudonym_salt", bytes(16)),
+        "pseudonym_digest: expected the digest of the salt and the pseudonyms",
+    ),
+    "letters too early": (
+        "enrolment",
+        instead(letters=pb.Letters(**JOB, stage=1)),
+        "letters: comes before the sites are aligned",
+    ),
+    "letters of another stage": ("letters", letters(lambda m: setattr(m, "stage", 2)), "letters: expected stage 1"),
+    "letters of another revision": (
+        "letters",
+        letters(lambda m: setattr(m, "revision", 1)),
+        "letters: expected revision 0 and stage 1 or 2",
+    ),
+    "a letter less": ("letters", letters(lambda m: m.chunks.chunks.pop()), "letters: expected one for each other site"),
+    "a short letter": ("letters", letters(shorter), "letters: expected "),
+    "numbers of categories too early": (
+        "letters",
+        letters(lambda m: m.vocabularies.add(column="x", categories=1)),
+        "vocabularies: expected, in the second stage",
     ),
     "an object twice": ("enrolment", signed(twice), "pseudonyms: two are equal"),
     "an object too many": (
@@ -290,7 +332,7 @@ FAILS: dict[str, tuple[str, Lie, str, int]] = {
     ),
     "too many categories": (
         "enrolment",
-        signed(lambda e: e.columns[0].categories.extend(at.to_bytes(16, "big") for at in range(30))),
+        signed(lambda e: setattr(e.columns[0], "category_count", 31)),
         "limits.categories_per_column",
         3,
     ),
@@ -611,14 +653,12 @@ def test_a_memory_lost_in_the_middle_is_a_new_epoch(scene: Scene) -> None:
 # More than a frame can hold.
 
 
-def test_a_job_whose_alignment_does_not_fit_in_a_frame_is_refused() -> None:
-    enrolments = {}
-    for at, site in enumerate(SITES[:2]):
-        tokens = tuple(f"{number:032x}" for number in range(at * 90_000, (at + 1) * 90_000))
-        objects = np.arange(64, dtype=np.uint8).view("V16")
-        enrolments[site] = Enrolment(objects, (ColumnClaim("shared", "clustering", False, tokens, "integers"),))
-    with pytest.raises(LimitReached, match="does not fit in a message"):
-        align_all(BCE(2, n_init=1).steps(), enrolments, lambda progress: None, 2**40, "plain")
+def test_a_job_whose_enrolments_do_not_fit_in_a_frame_is_refused() -> None:
+    attempt = Attempt("large", b"", 1, SITES)
+    columns = tuple(ColumnSummary(f"{at:0200}", "clustering", False, None, 2) for at in range(5000))
+    signed = {site: (EnrolmentSummary(4, columns, bytes(32)), b"signature") for site in SITES}
+    with pytest.raises(LimitReached, match="does not fit in a message: fewer columns need less"):
+        LetterRelay(attempt, signed, 0)
 
 
 @pytest.mark.parametrize(
@@ -679,8 +719,8 @@ ALIGNMENTS: dict[str, tuple[Callable[[pb.Alignment], Any], str]] = {
     "a column twice": (lambda a: a.columns.add().CopyFrom(a.columns[0]), "not all columns of this site"),
     "one number for two columns": (lambda a: setattr(a.columns[0], "index", a.columns[1].index), "have one number"),
     "holders without this site": (lambda a: a.columns[0].holders.remove(LIAR), "holders of a column"),
-    "a category less": (lambda a: a.columns[0].ClearField("categories"), "lack one that this site enrolled"),
-    "a category twice": (lambda a: a.columns[0].categories.append(a.columns[0].categories[0]), "lack one"),
+    "no categories": (lambda a: a.columns[0].ClearField("category_count"), "has another number of categories"),
+    "vast categories": (lambda a: setattr(a.columns[0], "category_count", 2**32 - 1), "has another number of"),
     "fewer objects than this site's": (lambda a: setattr(a.sizes, "objects", 1), "sizes are not those of"),
     "fewer columns than this site's": (lambda a: setattr(a.sizes, "clusterings", 1), "sizes are not those of"),
     "sums that do not fit": (lambda a: setattr(a.sizes, "objects", 2**63), "sizes are not those of"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +28,17 @@ def test_a_waiting_job_goes_on_when_somebody_approves(tmp_path: Path) -> None:
         deployment.write_labels(site, table)
     north = tmp_path / "north"
     (north / "policy.toml").write_text('consent = "ask"\nrandomise = 0.1\nshared_objects = "totals"\n')
+    with (north / "client.toml").open("a") as file:
+        file.write("[labels.categories]\n" + "".join(f"north{j} = [0, 1, 2]\n" for j in range(4)))
     with deployment:
         deployment.submit(ce.Job(name="job", clusters=3, restarts=1, max_iterations=5, sites=SITES))
         deployment.processes["north"].wait_for("job waits for approval", job="job")
         shown = json.loads(_said("preview", "job", "--config", str(north), "--format", "json"))
         assert shown["waits_for_consent"]
         assert {array["name"] for array in shown["arrays"]} >= {"block/0/sums", "global/bound"}
-        assert set(shown["epsilon"]) == {f"north{j}" for j in range(4)}
+        each = math.log(1 + 3 * 0.9 / 0.1)
+        assert shown["epsilon"] == pytest.approx({f"north{j}": each for j in range(4)})
+        assert shown["epsilon_row"] == pytest.approx(4 * each)
         _said("approve", "job", "--config", str(north))
         assert deployment.wait("job").state == "done"
         deployment.processes["north"].wait_for("job over", state="done")

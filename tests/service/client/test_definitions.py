@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +134,20 @@ def test_another_label_file_with_the_same_objects_counts(played: FrameByFrame, t
     assert outcome(played, job("second")) == REFUSED
 
 
-def test_what_a_site_changes_in_how_it_reads_its_labels_counts(played: FrameByFrame, tmp_path: Path) -> None:
-    assert outcome(played, job("first")) == DONE
-    policy = tmp_path / "north" / "policy.toml"
-    policy.write_text(POLICY + "randomise = 0.25\n")
-    assert outcome(played, job("second")) == REFUSED
-    policy.write_text(POLICY)
-    assert outcome(played, job("third")) == DONE
+def test_what_a_site_changes_in_how_it_reads_its_labels_counts(tmp_path: Path) -> None:
+    settings = make_sites(tmp_path, {site: table(site) for site in SITES}, SECRETS, policy=POLICY)
+    undeclared = FrameByFrame(settings)
+    undeclared.connect()
+    assert outcome(undeclared, job("first")) == DONE
+    categories = {column.name: column.categories for column in table("north").columns}
+    labels = replace(settings["north"].labels, categories=categories)
+    declared = FrameByFrame(settings | {"north": replace(settings["north"], labels=labels)})
+    declared.connect()
+    assert outcome(declared, job("second")) == DONE, "what is declared changes no total"
+    (tmp_path / "north" / "policy.toml").write_text(POLICY + "randomise = 0.25\n")
+    assert outcome(declared, job("third")) == REFUSED
+    (tmp_path / "north" / "policy.toml").write_text(POLICY)
+    assert outcome(declared, job("fourth")) == ("failed", "one randomisation per column")
 
 
 def test_objects_that_a_site_holds_alone_are_not_counted(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ PREVIEW = Preview(
     excluded=(Excluded("objects shared with south", 12, "min_foreign_columns", 4, 2),),
     randomise=0.25,
     epsilon={"north_1": 1.946},
+    epsilon_row=3.892,
     waits_for_consent=True,
 )
 
@@ -157,8 +158,23 @@ def test_preview_shows_every_array_that_would_leave(run: Run, north: Path) -> No
     assert re.search(r"global/bound +sums +5 +masked +no other site", shown.out)
     assert re.search(r"rounds +up to 312\n", shown.out)
     assert re.search(r"excluded +objects shared with south: 12 objects here; min_foreign_columns requires 4", shown.out)
-    assert re.search(r"randomised +each label with probability 0.25: epsilon 1.95 \(north_1\)", shown.out)
+    assert re.search(
+        r"randomised +each label with probability 0.25: epsilon 1.95 \(north_1\) per label; 3.89 per row", shown.out
+    )
     assert re.search(r"waits +for ce-client approve", shown.out)
+
+
+def test_a_preview_of_the_version_before_has_the_epsilon_of_a_row_too(tmp_path: Path) -> None:
+    previews = Previews(tmp_path)
+    previews.write(PREVIEW)
+    (path,) = (tmp_path / "previews").iterdir()
+    content = json.loads(path.read_bytes())
+    del content["epsilon_row"]
+    content["epsilon"] = {"north_1": 1.5, "north_2": 2.0}
+    path.write_text(json.dumps(content))
+    found = previews.read("demo")
+    assert found is not None
+    assert found.epsilon_row == 3.5
 
 
 @pytest.mark.parametrize("command", ["preview", "approve", "decline", "allow-roster", "allow-definition", "forget"])
@@ -596,8 +612,14 @@ def test_check_tells_the_rules_the_noise_and_the_state_of_the_ledger(run: Run, n
     assert str(then["rules"]["sentence"]).endswith(
         "makes this site refuse; objects that other sites hold too take no part; a job begins when it is approved here"
     )
+    assert (then["randomise"]["ok"], then["randomise"]["exit_code"]) == (False, Refused.exit_code)
+    assert "the categories of column 'north_1' are not declared" in str(then["randomise"]["sentence"])
+    configuration = (north / "client.toml").read_text()
+    (north / "client.toml").write_text(configuration + "categories = { north_1 = [0, 1] }\n")
+    then = told()
     assert then["randomise"]["sentence"] == (
-        "each label is replaced with probability 0.25: epsilon 1.95 (north_1) per draw"
+        "each label is replaced with probability 0.25: epsilon 1.95 (north_1) per label; 1.95 per row, all labels of "
+        "an object"
     )
     assert then["ledger"] == {
         "check": "ledger",
@@ -606,7 +628,7 @@ def test_check_tells_the_rules_the_noise_and_the_state_of_the_ledger(run: Run, n
         "exit_code": 0,
     }
     path.write_bytes(path.read_bytes().replace(b'"round":2', b'"round":3'))
-    (tmp_path / "labels.csv").write_text("id,soft:a=x,soft:a=y\n1,0.5,0.5\n2,1,0\n")
+    (tmp_path / "labels.csv").write_text("id,north_1,soft:a=x,soft:a=y\n1,0,0.5,0.5\n2,1,1,0\n")
     bad = told()
     assert (bad["ledger"]["ok"], bad["ledger"]["exit_code"]) == (False, 3)
     assert "line 4" in str(bad["ledger"]["sentence"])

@@ -54,6 +54,7 @@ COMMANDS = (
         "decline",
         "allow-roster",
         "allow-definition",
+        "allow-redraw",
     ),
     *("ledger", "forget", "completion"),
 )
@@ -137,7 +138,7 @@ def test_a_wrong_use_is_said_in_a_sentence_and_as_json(run: Run, arguments: list
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("init", "completion")])
 def test_every_command_says_as_json_that_there_is_no_configuration(run: Run, tmp_path: Path, command: str) -> None:
     words = {"trust": ["south", f"SHA256:{'0' * 64}"], "ledger": ["list"]}.get(command, [])
-    if command in ("show", "preview", "approve", "decline", "allow-roster", "allow-definition", "forget"):
+    if command in ("show", "preview", "approve", "decline", "forget") or command.startswith("allow-"):
         words = ["demo"]
     ended = run("ce-client", command, *words, "--config", tmp_path / "nowhere", "--format", "json")
     assert ended.code == 4

@@ -3,6 +3,7 @@ else is served as before. `TESTED` says where each is tested, and a key that is 
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from bisect import bisect_left
@@ -45,6 +46,8 @@ TESTED: Mapping[str, str] = {
     "limits.jobs_waiting": f"{HERE}::test_jobs_at_once_run_and_further_ones_wait",
     "limits.sites_per_job": f"{HERE}::test_a_job_of_as_many_sites_as_may_be",
     "limits.attempts_per_job": f"{HERE}::test_a_site_that_forgets_again_and_again_is_waited_for_so_often",
+    "limits.attempts_per_site": f"{HERE}::test_one_site_can_make_the_others_begin_again_only_so_often",
+    "limits.largest_min_cluster": f"{HERE}::test_a_site_can_withhold_clusters_of_so_many_objects_and_no_more",
     "limits.streams": "test_crowds.py::test_as_many_calls_as_the_limits_say_and_no_more",
     "limits.streams_per_certificate": "test_crowds.py::test_one_certificate_cannot_keep_the_others_out",
     "limits.messages_waiting": "../adversaries/test_hostile_messages.py::"
@@ -198,6 +201,48 @@ def test_a_site_that_forgets_again_and_again_is_waited_for_so_often(sites: dict[
     assert "west has lost its state of this job in attempt 3 (limits.attempts_per_job)" in record.reason
     table.run()
     assert run(table, "another").state == "done"
+
+
+@pytest.mark.parametrize("forgets", [5, 6])
+def test_one_site_can_make_the_others_begin_again_only_so_often(sites: dict[str, ClientSettings], forgets: int) -> None:
+    table = sit(sites, Limits(attempts_per_site=5))
+    table.submit(job().definition())
+    for _ in range(12):
+        table.step()
+    for _ in range(forgets):
+        # It is there again at once, each time as if it had never heard of the job.
+        table.lose_stream("west")
+        table.lose_memory("west")
+        JobIndex(sites["west"].state).forget("job")
+        assert table.sites["west"].site_jobs.held() == []
+        table.connect("west")
+        for _ in range(12):
+            table.step()
+    record = table.machine.records["job"]
+    if forgets == 5:
+        table.run()
+        assert (table.machine.records["job"].state, record.epoch) == ("done", 6)
+        return
+    assert (record.state, record.exit_code, record.epoch) == ("failed", 3, 6)
+    assert "west has lost its state of this job 6 times (limits.attempts_per_site)" in record.reason
+
+
+@pytest.mark.promise("One site cannot withhold the whole result from the operator unnoticed.")
+@pytest.mark.parametrize("asked", [1000, 1001, 2**32 - 1])
+def test_a_site_can_withhold_clusters_of_so_many_objects_and_no_more(
+    sites: dict[str, ClientSettings], asked: int
+) -> None:
+    policy = sites["west"].policy
+    policy.write_text(policy.read_text().replace("min_cluster = 1\n", f"min_cluster = {asked}\n"))
+    table = sit(sites)
+    record = run(table)
+    if asked == 1000:
+        report = json.loads(table.machine.jobs.result("job"))
+        assert (record.state, report["withheld_by"], report["min_cluster"]) == ("done", ["west"], asked)
+        assert set(report["sizes"]) == {None}
+        return
+    assert (record.state, record.exit_code) == ("failed", 3)
+    assert record.reason.startswith(f"west asks to withhold clusters of fewer than {asked:,} objects")
 
 
 def hello_with(held: int) -> pb.Hello:

@@ -28,6 +28,7 @@ from ce.job import PRIVACY
 from ce.testing import FrameByFrame, make_sites, write_labels
 from ce.transport.frames import PROTOCOL
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.job_index import JobIndex
 from ce_coordinator.core.attempt import JobAttempt
 from ce_coordinator.core.attempt_rounds import AttemptRounds
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
@@ -255,7 +256,7 @@ def test_a_hello_must_be_the_certificates(sit: Callable[..., FrameByFrame]) -> N
     hello = pb.Hello(site="east", protocol=PROTOCOL, instance=bytes(16))
     with pytest.raises(NotAllowed, match="site north"):
         machine.connected(1, "north", FINGERPRINT, hello, 0.0)
-    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 2"):
+    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 3"):
         machine.connected(1, "east", FINGERPRINT, pb.Hello(site="east", protocol=7, instance=bytes(16)), 0.0)
     assert machine.connections == {}
 
@@ -309,10 +310,11 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
             # Starts follow from the job's name, which stands for one job only.
             shutil.rmtree(tmp_path / site / "results")
             AttemptHistory(tmp_path / site / "state").forget("same")
+            JobIndex(tmp_path / site / "state").forget("same")
     assert results["plain"] == results["masked"] == results["blind"]
     assert reports["masked"] == reports["plain"] | {"privacy": "masked"}
-    of_the_job = ("job", "model", "privacy", "layout", "objects", "sites", "columns", "exchanges", "bytes")
-    assert tuple(reports["blind"]) == of_the_job
+    of_the_job = ("job", "model", "privacy", "layout", "objects", "objects_in_fit", "excluded", "sites", "columns")
+    assert tuple(reports["blind"]) == (*of_the_job, "exchanges", "bytes")
     assert {"bound_path", "parameters", "beta", "sizes"} <= set(reports["masked"])
     # Opening, counts, iterations, and the bound of what they ended with; blind: keys, shares and decisions, too.
     assert reports["masked"]["exchanges"] == reports["masked"]["iterations"] + 3

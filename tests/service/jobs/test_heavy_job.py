@@ -5,6 +5,7 @@ again, and ends when it is told to, each within two seconds. Real daemons.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -114,3 +115,10 @@ def test_a_site_that_computes_ends_when_it_is_told_to_and_the_others_begin_again
     assert (status.epoch, status.state) == (2, "running")
     assert time.monotonic() - begin < PROMISED_S + PROMISED_S
     deployment.ask(lambda stub, timeout: stub.CancelJob(pb.CancelJobRequest(job=job.name), timeout=timeout))
+
+
+@pytest.mark.promise("What a site writes is its user's alone to read.")
+def test_no_daemon_writes_its_memory_to_a_disk(deployment: Deployment) -> None:
+    for name in ("hub", *SITES):
+        limits = Path(f"/proc/{deployment.processes[name].pid}/limits").read_text(encoding="utf-8")
+        assert re.search(r"(?m)^Max core file size +0 +0 ", limits)

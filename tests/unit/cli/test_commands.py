@@ -433,6 +433,20 @@ def test_objects_that_a_rule_leaves_out_are_reported_and_get_a_label(
     assert all((found[row[0]][1] in ("0", "1", "2")) == any(row[1:3]) for row in rows[10:25])
 
 
+def test_a_simulation_with_randomised_labels_says_their_epsilon_by_label_and_by_row(
+    files: Path, tmp_path: Path, ce_: Ce
+) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text("min_sites = 1\nmin_objects = 1\nrandomise = 0.5\n")
+    how = ("simulate", files / "labels.csv", "--split", "rows:2", "--clusters", 3, "--restarts", 1, "--policy", rules)
+    summary = json.loads(ce_(*how, "--format", "json").out)
+    for site, columns in summary["epsilon"].items():
+        assert set(columns) == set(CLUSTERINGS)
+        assert summary["epsilon_row"][site] == pytest.approx(sum(columns.values()))
+    row = max(summary["epsilon_row"].values())
+    assert re.search(rf"epsilon +│ up to [0-9.]+ per label; up to {row:.2f} per row", ce_(*how).out)
+
+
 def test_bc3e_reports_kappa_and_accuracy(files: Path, ce_: Ce) -> None:
     how = ("fit", files / "votes.csv", "--model", "bc3e", "--truth", files / "classes.csv")
     summary = json.loads(ce_(*how, "--format", "json").out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Command
+from click.testing import CliRunner
 from support.model_packages import use, write_package
 
 import ce
@@ -27,6 +30,8 @@ from ce.declarations.registry import (
 from ce.errors import BrokenModel, ConfigError, UnknownModel
 from ce.models.base import Estimator
 from ce.policy import Policy
+from ce_client.cli.run import check as site_check
+from ce_coordinator.cli.serve import check as coordinator_check
 
 SOURCES = Path(__file__).parents[3]
 GOOD = """\
@@ -139,6 +144,15 @@ def test_no_package_replaces_a_built_in_model(packages: Any) -> None:
     assert [str(problem) for problem in package_problems()] == [
         "package false 1.0 offers model bce, which is built in: it is not used"
     ]
+
+
+@pytest.mark.parametrize("command", [coordinator_check, site_check])
+def test_check_shows_packages_that_cannot_be_used(packages: Any, command: Command, tmp_path: Path) -> None:
+    packages("false", {"bce": "false:D"})
+    ended = CliRunner().invoke(command, ["--config", str(tmp_path), "--format", "json"])
+    [problem] = [line for line in json.loads(ended.stdout)["checks"] if line["check"] == "models"]
+    assert problem["sentence"] == "package false 1.0 offers model bce, which is built in: it is not used"
+    assert (problem["ok"], problem["exit_code"]) == (False, BrokenModel.exit_code)
 
 
 def test_a_policy_names_models_of_packages_and_by_default_none(packages: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,7 @@ class Limits:
     jobs: int = setting(4, "Jobs at the same time, 1 to 100.")
     wait_s: float = setting(2.5, "Seconds to wait, more than 0.")
     sites: tuple[str, ...] = setting(("north", "süd"), "Sites that may connect; none: all.")
+    shares: Mapping[str, tuple[int, ...] | tuple[str, ...]] = setting({}, "Disks of each site.")
 
     def __post_init__(self) -> None:
         if not 1 <= self.jobs <= 100:
@@ -93,7 +95,7 @@ def test_a_sample_reads_as_the_defaults_commented_out_or_not(tmp_path: Path) -> 
     assert read(tmp_path, text) == defaults(tmp_path)
     unset = "proxy|health|token"
     active = re.sub(rf"^# (?!(?:{unset}) )(\w+ = )", r"\1", text, flags=re.MULTILINE)
-    assert len(tomllib.loads(active)["limits"]) == 3
+    assert len(tomllib.loads(active)["limits"]) == 4
     assert read(tmp_path, active) == defaults(tmp_path)
     tomllib.loads(re.sub(rf"^# ((?:{unset}) = )", r"\1", active, flags=re.MULTILINE))
 
@@ -127,15 +129,26 @@ def test_a_sample_needs_what_has_no_default_and_nothing_unknown() -> None:
     ratio=st.floats(0, 1),
     wait_s=st.floats(allow_nan=False),
     sites=st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=3),
+    shares=st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"])),
+        st.lists(st.integers(-9, 9), max_size=3).map(tuple) | st.lists(st.text("a=\"'\n"), max_size=3).map(tuple),
+        max_size=3,
+    ),
 )
 def test_whatever_a_sample_was_given_reads_back(
-    tmp_path_factory: pytest.TempPathFactory, name: str, ratio: float, wait_s: float, sites: list[str]
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
+    ratio: float,
+    wait_s: float,
+    sites: list[str],
+    shares: dict[str, Any],
 ) -> None:
     more = {"name": name, "ratio": ratio, "limits.wait_s": wait_s, "limits.sites": tuple(sites)}
+    more["limits.shares"] = shares
     directory = tmp_path_factory.getbasetemp()
     found = read(directory, sample(Daemon, "x", **(GIVEN | more)))
     assert (found.name, found.ratio) == (name, ratio)
-    assert found.limits == Limits(wait_s=wait_s, sites=tuple(sites))
+    assert found.limits == Limits(wait_s=wait_s, sites=tuple(sites), shares=shares)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +161,7 @@ def test_whatever_a_sample_was_given_reads_back(
         ("RATIO", "0", {"ratio": 0.0}),
         ("LOG_FORMAT", "json", {"log_format": "json"}),
         ("PROXY", "http://p", {"proxy": "http://p"}),
+        ("LIMITS_SHARES", '{ a = [1, 2], "b c" = ["x"] }', {"limits": Limits(shares={"a": (1, 2), "b c": ("x",)})}),
         ("HEALTH", "80", {"health": 80}),
         ("HEALTH", "", {"health": None}),
         ("LIMITS_JOBS", "7", {"limits": Limits(jobs=7)}),
@@ -204,6 +218,9 @@ def test_a_required_key_may_come_from_the_environment(tmp_path: Path) -> None:
         ("state = { a = 1 }", "state is a path, not a table"),
         ('log_format = "xml"', "log_format is one of auto, text, json"),
         ("health = [1]", "health is a whole number, not a list"),
+        ("limits.shares = 1", "limits.shares is a table of lists of whole numbers or of texts, not a whole number"),
+        ("limits.shares = { a = 1 }", "limits.shares is a table of lists of whole numbers or of texts, not a table"),
+        ("limits.shares.a = [0.5]", "limits.shares is a table of lists of whole numbers or of texts, not a table"),
         ("limits.jobs = 101", "daemon.toml: limits.jobs is from 1 to 100"),
         ("ratio = 2", "ratio is from 0 to 1"),
         ("name = ", "is not TOML"),
@@ -272,7 +289,7 @@ def test_the_reference_lists_every_key() -> None:
     assert rows["token"][1:3] == ("a text (secret)", "not set")
     assert rows["limits.sites"].default == '["north", "süd"]'
     assert list(rows)[:2] == ["name", "listen"]
-    assert len(rows) == 14
+    assert len(rows) == 15
 
 
 def test_what_cannot_be_a_setting_is_a_mistake_of_the_programmer() -> None:

@@ -2,8 +2,8 @@
 
 Beside its engine every site runs a home of its blocks and columns. A task brings the totals of the last exchange as
 words. The site removes the mask that the contributors share, checks the tags that these have added, lets its home
-advance, does with its engine what the home asks, and answers with masked words again. Arrays keep the width of all starts, whichever still run, so that the
-coordinator sees only how many exchanges there are.
+advance, does with its engine what the home asks, and answers with masked words again. Arrays keep the width of all
+starts, whichever still run, so that the coordinator sees only how many exchanges there are.
 
 What must be decided once (a start goes on, goes back or stops; the globals that follow) the first site by name decides,
 and sends it to the others, encrypted under the key of each pair. `state` is a running digest of all totals over all

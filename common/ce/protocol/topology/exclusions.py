@@ -28,6 +28,7 @@ class JobExclusions:
         self.objects = 0  # different objects of all sites before any was left out; 0: not known yet
         self._first: dict[str, tuple[int, int]] = {}  # by site: objects and columns of its first enrolment
         self._counts: dict[str, tuple[ExclusionCount, ...]] = {}
+        self._aligned: dict[str, tuple[ExclusionCount, ...]] = {}  # those of the alignment that is in use
 
     def enrolled(self, site: str, objects: int, columns: int, counts: Iterable[ExclusionCount]) -> None:
         """A site has enrolled so many objects and columns, and left out the rest.
@@ -45,6 +46,11 @@ class JobExclusions:
             counts += (ExclusionCount(NOT_NAMED, objects_unnamed, columns_unnamed),)
         self._counts[site] = counts
 
+    def aligned(self, objects: int) -> None:
+        """What was enrolled is aligned, and has so many different objects."""
+        self.objects = self.objects or objects
+        self._aligned = dict(self._counts)
+
     def __iter__(self) -> Iterator[tuple[str, ExclusionCount]]:
-        """Site and exclusion, in order of the sites' names."""
-        return ((site, count) for site in sorted(self._counts) for count in self._counts[site])
+        """Site and exclusion, in order of the sites' names, of the last alignment."""
+        return ((site, count) for site in sorted(self._aligned) for count in self._aligned[site])
