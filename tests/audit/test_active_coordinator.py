@@ -41,7 +41,7 @@ def probed(job: Any, questions: list[Any], exchanges: int = 100) -> tuple[list[f
         return attackers[0]
 
     with suppress(AttackOver):
-        record(asked, job.tables, "masked", job.secrets, wrap=wrap, first=1)
+        record(asked, job.tables, "masked", job.secrets, wrap=wrap, first=1, keys_of=job.job)
     return job.scores(attackers[0].guesses(questions)), attackers[0].exchanges
 
 
@@ -109,7 +109,7 @@ def counted(tables: Tables, restarts: int = 5) -> tuple[Counter[Any], Counter[An
     """The label rows of all sites together, and those that pattern counts find."""
     job = Job(clusters=3, max_iterations=150, tolerance=0.0, schedule="newton", restarts=restarts)
     secrets = secrets_of(job, tables)
-    plain = record(replace(job, max_iterations=1), tables, "plain", secrets)
+    plain = record(replace(job, max_iterations=1), tables, "plain", secrets, keys_of=job)
     (group,) = CoordinatorView.of(plain, 0).groups.values()
     attackers: list[PatternCounts] = []
 
@@ -118,7 +118,7 @@ def counted(tables: Tables, restarts: int = 5) -> tuple[Counter[Any], Counter[An
         return attackers[0]
 
     with suppress(AttackOver):
-        record(job, tables, "masked", secrets, wrap=wrap, first=1)
+        record(job, tables, "masked", secrets, wrap=wrap, first=1, keys_of=job)
     true: Counter[Any] = sum(Truth(plain, tables).rows(group).values(), Counter())
     return true, attackers[0].rows()
 

@@ -188,7 +188,13 @@ def test_crafted_messages_read_labels_from_column_sums(ensembles: Ensembles, sta
     asked = replace(job.job, max_iterations=rounds, tolerance=0.0)
     craft = partial(one_hot_messages, block=0)
     crafted = record(
-        asked, job.tables, "masked", job.secrets, wrap=lambda inner: CraftedMessages(inner, craft), first=rounds + 2
+        asked,
+        job.tables,
+        "masked",
+        job.secrets,
+        wrap=lambda inner: CraftedMessages(inner, craft),
+        first=rounds + 2,
+        keys_of=job.job,
     )
     guesses = read_one_hot(CoordinatorView.of(crafted, 0), job.questions)
     assert job.scores(guesses) == [EXACT] * 15

@@ -149,7 +149,7 @@ class ActiveCoordinator:
         and so would local loops; the operator chooses both."""
         job = replace(self._job, max_iterations=exchanges, tolerance=0.0, schedule="newton", local_loops=1)
         with suppress(AttackOver):
-            record(job, self._tables, "masked", self._secrets, wrap=wrap, first=1)
+            record(job, self._tables, "masked", self._secrets, wrap=wrap, first=1, keys_of=self._job)
 
 
 def _can_steer(plain: Recording) -> bool:

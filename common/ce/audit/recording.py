@@ -158,11 +158,13 @@ def record(
     *,
     wrap: Callable[[Transport], Transport] | None = None,
     first: int = _FIRST,
+    keys_of: Job | None = None,
 ) -> Recording:
     """Run `job` in this mode. Without `secrets` the starts are public: they follow from the seed, unlike at daemons.
 
     `wrap` puts a transport between recorder and sites: an active adversary that changes tasks on their way. The `first`
-    exchanges are all recorded, and of the later ones a few.
+    exchanges are all recorded, and of the later ones a few. Keys follow from the job's definition, and the order of
+    objects from the keys: `keys_of` is the job that they are taken from, where two recordings are to be compared.
     """
     model, classes = model_of(job, list(tables.values()))
     key: bytes | None = None
@@ -170,8 +172,9 @@ def record(
     if secrets is None:
         starts = dict.fromkeys(tables, SeededStarts.of(job.seed, tables.values()))
     else:
-        key = job_key(secrets[min(tables)], job.disclosure_digest)
-        starts = {site: SecretStarts.of(secrets[site], key, job.disclosure_digest) for site in tables}
+        definition = (keys_of or job).disclosure_digest
+        key = job_key(secrets[min(tables)], definition)
+        starts = {site: SecretStarts.of(secrets[site], key, definition) for site in tables}
     enrolments = {site: enrol(table, model.uses_votes, key) for site, table in tables.items()}
     topology, rows = align(enrolments)
     recorders: list[Recorder] = []

@@ -23,7 +23,7 @@ REFERENCE = "reference: ce never sends this"
 SECRET_STARTS = "ruled out: starts are secret"
 LATTICE = "lattice reduction of totals that are linear in the labels (docs/audit.md)"
 ONE_ROSTER = "ruled out: one roster per label file"
-OVERLAP_CHECK = "ruled out: sites compare what they share"
+OVERLAP_CHECK = "ruled out: overlap of sites"
 
 
 @dataclass(frozen=True)

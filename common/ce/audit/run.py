@@ -211,7 +211,9 @@ class _Auditor:
         missing = max(self._tables)
         rest = {site: table for site, table in self._tables.items() if site != missing}
         short = replace(self._job, sites=tuple(rest), max_iterations=1)
-        without = CoordinatorView.of(record(short, rest, mode, self._secrets), self._job.seed)
+        # The job goes on without a site: its definition, and so its keys, stay the same.
+        recording = record(short, rest, mode, self._secrets, keys_of=self._job)
+        without = CoordinatorView.of(recording, self._job.seed)
         rosters = RosterView(view, without, missing)
         found = self._referee.partitions(
             "coordinator", "two rosters", mode, differences(rosters, self._clusterings), ONE_ROSTER
@@ -287,7 +289,7 @@ class _Auditor:
         def wrap(inner: Transport) -> Transport:
             return CraftedMessages(inner, craft)
 
-        recording = record(job, self._tables, mode, self._secrets, wrap=wrap, first=rounds + 3)
+        recording = record(job, self._tables, mode, self._secrets, wrap=wrap, first=rounds + 3, keys_of=self._job)
         read = read_one_hot if shared else read_flat
         guesses = read(CoordinatorView.of(recording, job.seed), asked)
         return self._referee.partitions("coordinator", "crafted messages", mode, guesses)
