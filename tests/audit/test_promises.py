@@ -18,7 +18,7 @@ from ce import Job
 from ce.audit import ATTACKS, audit
 from ce.audit.report import INHERENT, LEAKS, MARGIN, NOTHING
 
-#: The promise does not cover an active coordinator and jobs that the rules forbid.
+#: The promise does not cover an active coordinator, jobs that the rules forbid, and an operator that chooses jobs.
 PASSIVE = tuple(
     name
     for name in ATTACKS
@@ -30,6 +30,8 @@ PASSIVE = tuple(
         "pattern counts",
         "one site's parameters",
         "two rosters",
+        "repeated jobs",
+        "smoothing",
         "decode, public starts",
         "the paper's rows",
     )
@@ -37,7 +39,7 @@ PASSIVE = tuple(
 COLUMNS = {"wine, four sites": 5, "digits": 10, "noisy, four sites": 3, "noisy, five sites": 4}
 ROWS = {"wine in rows, four sites": 3, "noisy in rows, five sites": 4}
 #: Where an attack breaks the promise (docs/audit.md, finding 1): it must be reported as a leak, and no other may be.
-BROKEN = {"wine, four sites": {"fitting", "trajectories", "clustered residuals"}, "digits": {"clustered residuals"}}
+BROKEN = {"wine, four sites": {"fitting", "trajectories", "alternating"}, "digits": {"clustered residuals"}}
 
 
 @pytest.fixture(autouse=True)

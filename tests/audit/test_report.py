@@ -180,4 +180,4 @@ def test_help_has_examples_and_the_attacks_have_names(capsys: pytest.CaptureFixt
     code, out, _ = run(capsys, "--help")
     assert code == 0
     assert "ce audit labels.csv --split columns:5" in out
-    assert len(ATTACKS) == len(set(ATTACKS)) == 25
+    assert len(ATTACKS) == len(set(ATTACKS)) == 29
