@@ -18,7 +18,7 @@ from ce import Job
 from ce.audit import ATTACKS, audit
 from ce.audit.report import INHERENT, LEAKS, MARGIN, NOTHING
 
-#: The promise does not cover an active coordinator and jobs that the rules forbid.
+#: The promise does not cover an active coordinator, jobs that the rules forbid, and an operator that chooses jobs.
 PASSIVE = tuple(
     name
     for name in ATTACKS
@@ -30,6 +30,8 @@ PASSIVE = tuple(
         "pattern counts",
         "one site's parameters",
         "two rosters",
+        "repeated jobs",
+        "smoothing",
         "decode, public starts",
         "the paper's rows",
     )
@@ -37,11 +39,15 @@ PASSIVE = tuple(
 COLUMNS = {"wine, four sites": 5, "digits": 10, "noisy, four sites": 3, "noisy, five sites": 4}
 ROWS = {"wine in rows, four sites": 3, "noisy in rows, five sites": 4}
 #: Where an attack breaks the promise (docs/audit.md, finding 1): it must be reported as a leak, and no other may be.
+<<<<<<< HEAD
 BROKEN = {
     "wine, four sites": {"fitting", "alternating", "trajectories"},
     "digits": {"clustered residuals"},
     "noisy, four sites": {"smoothing"},
 }
+=======
+BROKEN = {"wine, four sites": {"fitting", "trajectories", "alternating"}, "digits": {"clustered residuals"}}
+>>>>>>> attacks1
 
 
 @pytest.fixture(autouse=True)

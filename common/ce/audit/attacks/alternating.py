@@ -39,7 +39,7 @@ _FEWEST = 20
 _FIRST, _MOST_CHANGES = 3, 100
 _TURNS, _STEPS, _LITTLE_GAIN = 20, 2, 0.995
 #: Limits of the work, in multiplications: of one turn (the attack is not played above it), and of one search.
-_TURN_WORK, _WORK = 2e8, 1.5e9
+_TURN_WORK, _WORK = 2e8, 8e8
 #: Mean square of a residual, relative to what labels add, below which the rows are found.
 _SOLVED = 1e-7
 #: How many random rows are tried for each object outside of the sample.
