@@ -114,6 +114,11 @@ RULES = {
         "The coordinator says something else about the objects that two sites hold than the sites have found.",
         "take no part in jobs of this coordinator until its operator and the named site have explained it",
     ),
+    "one set of holders": Rule(
+        "A column that the site shares has other holders than most of its shared columns: its parameters, which the "
+        "coordinator sends, would tell the site apart from its co-holders in the sums of the others (`masked`).",
+        'none is needed: the column is left out; `privacy = "blind"` keeps it',
+    ),
     "rare categories": Rule(
         "Labels of a category that too few sites have, in a column that several sites hold, take no part.",
         'none is needed: they are left out; a site that says `below_minimum = "refuse"` takes no part in the job',

@@ -12,7 +12,7 @@ from support.ensembles import by_columns, noisy
 from ce import Job
 from ce.audit import audit
 from ce.audit.adversary_views import CoordinatorView
-from ce.audit.attacks.alternating import alternate, alternate_as_site, columns_of, labels_of, measured_by_coordinator
+from ce.audit.attacks.alternation import alternate, alternate_as_site, columns_of, labels_of, measured_by_coordinator
 from ce.audit.attacks.flat_sums import flat_columns
 from ce.audit.attacks.indicator_search import Measured
 from ce.audit.attacks.nonlinear_fit import fit_totals

@@ -39,15 +39,11 @@ PASSIVE = tuple(
 COLUMNS = {"wine, four sites": 5, "digits": 10, "noisy, four sites": 3, "noisy, five sites": 4}
 ROWS = {"wine in rows, four sites": 3, "noisy in rows, five sites": 4}
 #: Where an attack breaks the promise (docs/audit.md, finding 1): it must be reported as a leak, and no other may be.
-<<<<<<< HEAD
 BROKEN = {
     "wine, four sites": {"fitting", "alternating", "trajectories"},
     "digits": {"clustered residuals"},
     "noisy, four sites": {"smoothing"},
 }
-=======
-BROKEN = {"wine, four sites": {"fitting", "trajectories", "alternating"}, "digits": {"clustered residuals"}}
->>>>>>> attacks1
 
 
 @pytest.fixture(autouse=True)

@@ -118,11 +118,12 @@ def test_a_member_reads_no_column_from_the_last_step_in_blind(monkeypatch: pytes
     per_object = [words for totals in last for name, words in totals.items() if ArrayName(name).kind == "block"]
     assert max(best_scores(recording, labels, per_object[:1])) < 0.05
     assert all(list(totals) == ["global/agreement"] for totals in last)
-    # The coordinator adds one array of this step, and no exchange of shares follows.
+    # The coordinator adds one array of this step and its tag, and no exchange of shares follows.
     steps = [exchange.step for exchange in recording.exchanges]
     assert steps[-2:] == ["clusterings_only", "finish"]
     assert {name for answer in recording.exchanges[-2].answers.values() for name in answer.arrays} == {
-        "global/agreement"
+        "global/agreement",
+        "global/mac",
     }
 
 

@@ -282,6 +282,24 @@ def test_an_object_that_one_site_leaves_out_belongs_to_the_other() -> None:
     assert [int(rows.sum()) for rows in result.participating.values()] == [20, tables["south"].n_objects]
 
 
+@pytest.mark.promise("Objects and columns below a minimum are left out, listed, and scored at their own site.")
+@pytest.mark.parametrize("privacy", ["masked", "blind"])
+def test_a_site_shares_columns_with_one_set_of_sites_where_the_coordinator_sends_parameters(privacy: str) -> None:
+    """North shares w with east and south, and y with two others. In blind the coordinator sends no parameters."""
+    rng = np.random.default_rng(4)
+    held = {"east": "w", "north": "wy", "south": "w", "upper": "y", "west": "y"}
+    tables = {
+        site: LabelTable.from_arrays(
+            rng.integers(0, 2, (40, len(names) + 1)), ids=[f"{site}{i}" for i in range(40)], columns=[*names, site]
+        )
+        for site, names in held.items()
+    }
+    result = ce.simulate(ce.Job(clusters=2, restarts=1, max_iterations=3), tables, policy={}, privacy=privacy)
+    found = [(e.site, e.rule, e.columns) for e in result.excluded]
+    lost = [("north", "one set of holders", ("y",)), ("upper", "min_sites", ("y",)), ("west", "min_sites", ("y",))]
+    assert found == (lost if privacy == "masked" else [])
+
+
 def test_rules_may_stand_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(

@@ -128,7 +128,7 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
             "labels",
             f"{table.n_objects:,} objects, {len(table.clusterings)} clusterings, {len(table.classifiers)} classifiers",
         )
-    if policy is not None and table is not None and site_files is not None:
+    if policy is not None and table is not None and site_files is not None and not settings.state.is_file():
         told = checks.run("randomise", lambda: _randomised(settings, policy, table, site_files.secret), None)
         if told:
             checks.note("randomise", told)

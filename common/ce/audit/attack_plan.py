@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, Histograms, HolderView, Question
-from ce.audit.attacks.alternating import alternate, alternate_as_site
+from ce.audit.attacks.alternation import alternate, alternate_as_site
 from ce.audit.attacks.equal_rows import distinct_rows, distinct_totals, equality_classes, phi_inversion, votes
 from ce.audit.attacks.flat_sums import unmix_flat_as_site, unmix_flat_sums
 from ce.audit.attacks.histograms import others_histograms, proportional_histograms, site_histograms

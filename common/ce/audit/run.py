@@ -16,7 +16,7 @@ import numpy as np
 from ce.audit.active_coordinator import ActiveCoordinator
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, HolderView, Question
 from ce.audit.attack_plan import ATTACKS, play_coordinator, play_holder, play_site
-from ce.audit.attacks.alternating import alternate, alternate_as_site
+from ce.audit.attacks.alternation import alternate, alternate_as_site
 from ce.audit.attacks.crafted_messages import (
     CraftedMessages,
     flat_messages,

@@ -9,6 +9,7 @@ that column. What is left must still be a crowd. For each array that would leave
     min_foreign_columns  clusterings in a shared block's total that a viewer neither holds nor knows the beta of
     min_classifiers      classifiers in a shared block's votes that a viewer does not hold
     shared_objects       whether totals of objects that other sites hold too are opened at all
+    one set of holders   all shared clusterings of this site have the same holders; in `masked`
     rare categories      categories of a shared column that enough holders have enough labels of: labels of the others
                          are missing in the job (`ce.protocol.topology.vocabularies`); a column without any is left out
 
@@ -48,6 +49,8 @@ _WITHOUT_SHARED = (
     'use objects that the sites hold alone; or, at the sites, shared_objects = "totals" in policy.toml opens totals of '
     "shared objects, from which labels can be read (docs/threat-model.md)"
 )
+#: The rule by which all shared columns of a site have the same holders.
+ONE_SET_OF_HOLDERS = "one set of holders"
 #: The rule about categories of shared columns that too few sites have.
 RARE_CATEGORIES = "rare categories"
 
@@ -151,7 +154,7 @@ class Rules:
                 if below := [check for check in checks if not check.satisfied]:
                     columns.append((below[0], name))
                     broken += [(scope, check) for check in below]
-        for name, check in self._contested(view):
+        for name, check in (*self._contested(view), *self._other_holders(view)):
             if not check.satisfied and name not in {gone for _, gone in columns}:
                 columns.append((check, name))
                 broken.append((COLUMNS, check))
@@ -247,6 +250,17 @@ class Rules:
                     both = [site for site in block.members if site in column.holders]
                     yield column.name, RuleCheck("min_sites", self._policy.min_sites, len(both))
 
+    def _other_holders(self, view: SiteView) -> Iterator[tuple[str, RuleCheck]]:
+        """Shared columns with other holders than most: where the coordinator sends parameters, those of one group of
+        columns would tell this site apart from its co-holders in the sums of another group."""
+        groups = list(view.groups.values())
+        if self._mode != "masked" or self._policy.shared_objects != "exclude" or len(groups) < 2:
+            return
+        chosen = max(groups, key=lambda group: (len(group.holders), len(group.columns), -group.index))
+        for group in groups:
+            if group is not chosen:
+                yield from ((column.name, RuleCheck(ONE_SET_OF_HOLDERS, 1, 0)) for column in group.columns)
+
     def _block(self, block: Block, view: SiteView, enrolled: Mapping[str, EnrolmentSummary]) -> Iterator[RuleCheck]:
         policy = self._policy
         yield self._crowd(block.members, enrolled)
@@ -310,8 +324,11 @@ def _sentence(check: RuleCheck) -> str:
         "min_objects": "objects would be in a part that this site sends",
         "min_foreign_columns": "clusterings would hide each other in the total of an object that several sites hold",
         "min_classifiers": "classifiers would hide each other in the votes on an object that several sites hold",
+        ONE_SET_OF_HOLDERS: "columns with other holders than most would tell this site apart in the sums of the others",
         RARE_CATEGORIES: "categories of a column that several sites hold have enough labels at enough of them",
     }[check.rule]
+    if check.rule == ONE_SET_OF_HOLDERS:
+        return what
     return f"{check.found} {what}; this site requires {check.required}"
 
 

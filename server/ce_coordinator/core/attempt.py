@@ -131,8 +131,7 @@ class JobAttempt:
     @property
     def _with_checkpoints(self) -> bool:
         """False if the software of a site writes none: then no site is asked for one."""
-        lacks = (self._directory.lacks.get(site, ()) for site in self._attempt.roster)
-        return not any(pb.FEATURE_CHECKPOINTS in features for features in lacks)
+        return not self._directory.any_lacks(pb.FEATURE_CHECKPOINTS, self._attempt.roster)
 
     def exchanges_per_s(self, now: float) -> float:
         return self._rate.per_s(now)
@@ -147,10 +146,7 @@ class JobAttempt:
     def participation(self) -> dict[str, str | int | float]:
         """For the log: how many objects of how many took part, and which rules left out others."""
         assert self.rounds is not None
-        exclusions, in_fit = self.setup.exclusions, self.rounds.topology.sizes.objects
-        found: dict[str, str | int | float] = {"objects": exclusions.objects, "objects_in_fit": in_fit}
-        rules = dict.fromkeys(count.rule for _, count in exclusions)
-        return found | ({"rules": ", ".join(rules)} if rules else {})
+        return self.setup.exclusions.as_fields(self.rounds.topology.sizes.objects)
 
     # Streams.
 
@@ -190,8 +186,8 @@ class JobAttempt:
     def checkpoint_due(self, due: CheckpointDue) -> list[Instruction]:
         """The coordinator's own checkpoint is saved before any site is asked for one: an announced one exists."""
         assert self.rounds is not None
-        job, epoch, context = self._job.name, self._attempt.epoch, self.rounds.checkpoint_context
-        return [SaveCheckpoint(job, epoch, context, due.checkpoint_id, due.snapshot)]
+        where = (self._job.name, self._attempt.epoch, self.rounds.checkpoint_context)
+        return [SaveCheckpoint(*where, due.checkpoint_id, due.snapshot)]
 
     def checkpoint_saved(self) -> list[Instruction]:
         assert self.rounds is not None
@@ -275,9 +271,8 @@ class JobAttempt:
         complete, changed = False, [Changed(self._job.name)]
         match kind:
             case "ready":
+                self.setup.exclude(site, message)
                 complete = rounds.ready(site, message.revision, read_checkpoints(message))
-                if message.revision == self.setup.revision:
-                    self.setup.exclude(site, message.excluded)
             case "enrolment":
                 complete = self.setup.receive_enrolment(site, kind, message) and rounds.amend(site)
             case "more" if self.setup.is_enrolling(site):
@@ -308,11 +303,8 @@ class JobAttempt:
             return self._introduce()
         rounds.begin_computing()
         if rounds.begun:
-            return [
-                self._compute(
-                    rounds, rounds.advance(self._with_checkpoints and self._schedule.due(now, rounds.exchanges))
-                )
-            ]
+            due = self._with_checkpoints and self._schedule.due(now, rounds.exchanges)
+            return [self._compute(rounds, rounds.advance(due))]
         if rounds.common_checkpoints:
             job, epoch, context = self._job.name, self._attempt.epoch, rounds.checkpoint_context
             return [LoadCheckpoint(job, epoch, context, rounds.common_checkpoints)]

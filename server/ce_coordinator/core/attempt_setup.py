@@ -218,10 +218,11 @@ class AttemptSetup:
         self.min_clusters[site] = header.min_cluster
         return True
 
-    def exclude(self, site: str, messages: Sequence[pb.Exclusion]) -> None:
+    def exclude(self, site: str, ready: pb.Ready) -> None:
         """What a site that is ready has left out, now that categories are agreed on."""
         summary, _ = self.signed[site]
-        self.exclusions.enrolled(site, summary.objects, len(summary.columns), read_exclusions(messages))
+        if ready.revision == self.revision:
+            self.exclusions.ready(site, summary.objects, len(summary.columns), read_exclusions(ready.excluded))
 
     def _refuse_more(self, site: str, enrolment: Enrolment, summary: EnrolmentSummary) -> None:
         """A later enrolment leaves out objects or columns, adds none, and answers the present alignment."""

@@ -49,6 +49,10 @@ class SiteDirectory:
         self.lacks: dict[str, frozenset[int]] = {}  # by site: features that it leaves out, as its last Hello said
         self._written: dict[str, SiteRecord] = {}  # as the store has them, since this process began
 
+    def any_lacks(self, feature: int, sites: Iterable[str]) -> bool:
+        """Whether the software of one of these sites leaves out a feature."""
+        return any(feature in self.lacks.get(site, ()) for site in sites)
+
     def add_issued(self, fingerprints: Mapping[str, str]) -> None:
         """Sites that have a certificate are known before they first connect."""
         for name, fingerprint in fingerprints.items():

@@ -154,7 +154,7 @@ def test_nothing_that_a_site_is_sent_confirms_a_guess(scene: Scene) -> None:
     table.run()
     assert table.record.state == "done"
     sent = b"".join(frame.SerializeToString() for frame in table.told["east"])
-    key = job_key(SECRETS["east"], NAME)
+    key = job_key(SECRETS["east"], job_of("masked").disclosure_digest)
     guess = by_pseudonym(labels()[HEARER], key)
     names = pseudonyms(key, guess.ids)
     assert any(introduction_of(table, "east").enrolments), "the test looks at nothing"
@@ -177,7 +177,7 @@ def test_the_coordinator_is_sent_no_token_of_a_category(scene: Scene) -> None:
     table = scene.begin(job_of("masked"))
     table.run()
     wire = b"".join(table.up_recording)
-    key = job_key(SECRETS["east"], NAME)
+    key = job_key(SECRETS["east"], job_of("masked").disclosure_digest)
     for own in labels().values():
         for column in own.columns:
             assert not any(bytes.fromhex(token) in wire for token in tokens(key, column.name, column.categories))

@@ -301,7 +301,7 @@ def test_a_rule_that_refuses_after_the_counts_is_named_at_the_site_only(
     tmp_path: Path, rule: str, missing: float, policy: str, privacy: str
 ) -> None:
     """Counts are totals, too: the coordinator hears that a site cannot go on, and nothing of the reason."""
-    played = seated(tmp_path, {s: table(s, missing=missing) for s in SITES}, policy)
+    played = seated(tmp_path, {s: table(s, missing=missing) for s in SITES}, OPT_IN + policy)
     record = run(played, job_of(played, privacy=privacy))
     assert (record.state, record.rule, record.exit_code) == ("failed", "", 7)
     frames = [frame.refusal for data in played.up_recording for frame in [pb.SiteFrame.FromString(data)]]
@@ -333,7 +333,7 @@ def test_a_diffused_start_is_refused_where_the_coordinator_sees_totals(tmp_path:
 
 @pytest.mark.promise("A label file is contributed under one roster unless a person allows another.")
 def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> None:
-    played = seated(tmp_path, {s: table(s) for s in SITES}, "max_definitions = 2\n")
+    played = seated(tmp_path, {s: table(s) for s in SITES}, OPT_IN + "max_definitions = 2\n")
     assert run(played, job_of(played, "first")).state == "done"
     assert run(played, job_of(played, "again")).state == "done"
     fewer = ce.Job(name="fewer", clusters=3, restarts=1, sites=SITES[:3])

@@ -14,6 +14,7 @@ from ce.labels import LabelTable
 from ce.testing import FrameByFrame, make_sites
 from ce_client.config import ClientSettings
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.job_index import JobIndex
 from ce_proto.v1 import site_pb2 as pb
 
 SITES = ("east", "north", "west")
@@ -35,6 +36,7 @@ def begin(sites: dict[str, ClientSettings]) -> FrameByFrame:
     for settings in sites.values():
         shutil.rmtree(settings.results, ignore_errors=True)
         AttemptHistory(settings.state).forget("job")
+        JobIndex(settings.state).forget("job")
     table = FrameByFrame(sites)
     table.connect()
     table.submit(JOB.definition())

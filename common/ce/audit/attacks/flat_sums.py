@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, Question
-from ce.audit.attacks.alternating import labels_of
+from ce.audit.attacks.alternation import labels_of
 from ce.audit.attacks.indicator_search import Measured, indicator_columns, linear_rows
 from ce.audit.attacks.linear_unmix import largest_sum, unmixed_columns
 from ce.audit.partitions import Groups

@@ -9,8 +9,9 @@ which not all its holders are sent. The coordinator of a `masked` job uses a sec
     read    beta of the target group is such that an object goes into the first cluster if and only if it was marked
 
 The first cluster's sums of the target group are then label counts of one site. The lever's own sums are noise, because
-its holders were sent different arrays; the coordinator does not need them. No rule stops this: `min_sites` counts the
-contributors to a total, not those who can be told apart in it. In `blind` the coordinator sends no parameters.
+its holders were sent different arrays; the coordinator does not need them. `min_sites` does not stop this: it counts
+the contributors to a total, not those who can be told apart in it. The rule "one set of holders" does; it applies under
+`shared_objects = "exclude"`. In `blind` the coordinator sends no parameters.
 """
 
 from __future__ import annotations

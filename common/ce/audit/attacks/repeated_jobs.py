@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
 from ce.audit.adversary_views import CoordinatorView, CuriousSiteView, Guesses, Question
-from ce.audit.attacks.alternating import columns_of, labels_of, measured_by_coordinator, measured_by_site
+from ce.audit.attacks.alternation import columns_of, labels_of, measured_by_coordinator, measured_by_site
 from ce.audit.attacks.flat_sums import flat_columns, flat_residuals, flat_totals
 from ce.audit.attacks.indicator_search import Measured
 from ce.audit.attacks.linear_unmix import largest_sum

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ce.audit.adversary_views import Question
-from ce.audit.attacks.alternating import labels_of
+from ce.audit.attacks.alternation import labels_of
 from ce.job import Job
 from ce.policy import Policy
 from ce.steps.model import Model

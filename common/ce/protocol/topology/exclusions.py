@@ -46,10 +46,21 @@ class JobExclusions:
             counts += (ExclusionCount(NOT_NAMED, objects_unnamed, columns_unnamed),)
         self._counts[site] = counts
 
+    def ready(self, site: str, objects: int, columns: int, counts: Iterable[ExclusionCount]) -> None:
+        """A site accepts the alignment, and has left out labels of categories that take no part, too."""
+        self.enrolled(site, objects, columns, counts)
+        self._aligned[site] = self._counts[site]
+
     def aligned(self, objects: int) -> None:
         """What was enrolled is aligned, and has so many different objects."""
         self.objects = self.objects or objects
         self._aligned = dict(self._counts)
+
+    def as_fields(self, objects_in_fit: int) -> dict[str, str | int | float]:
+        """For a log: how many objects of how many took part, and which rules left out others."""
+        found: dict[str, str | int | float] = {"objects": self.objects, "objects_in_fit": objects_in_fit}
+        rules = dict.fromkeys(count.rule for _, count in self)
+        return found | ({"rules": ", ".join(rules)} if rules else {})
 
     def __iter__(self) -> Iterator[tuple[str, ExclusionCount]]:
         """Site and exclusion, in order of the sites' names, of the last alignment."""
