@@ -39,11 +39,7 @@ PASSIVE = tuple(
 COLUMNS = {"wine, four sites": 5, "digits": 10, "noisy, four sites": 3, "noisy, five sites": 4}
 ROWS = {"wine in rows, four sites": 3, "noisy in rows, five sites": 4}
 #: Where an attack breaks the promise (docs/audit.md, finding 1): it must be reported as a leak, and no other may be.
-BROKEN = {
-    "wine, four sites": {"fitting", "alternating", "trajectories"},
-    "digits": {"clustered residuals"},
-    "noisy, four sites": {"smoothing"},
-}
+BROKEN = {"wine, four sites": {"fitting", "trajectories", "alternating"}, "digits": {"clustered residuals"}}
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +52,10 @@ def _same_keys_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
-@pytest.mark.parametrize("name", [*COLUMNS, *ROWS])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "digits" else ()) for name in (*COLUMNS, *ROWS)],
+)
 def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str, Any]) -> None:
     clusters = (COLUMNS | ROWS)[name]
     # The totals of a job that has not converged say more than its result: 60 iterations are enough here, 20 are not.
