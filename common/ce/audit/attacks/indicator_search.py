@@ -133,14 +133,22 @@ def _turned(span: Reals, differences: Reals) -> Masks:
 
 
 def _add_new(found: list[tuple[float, Masks]], span: Reals, masks: Masks) -> None:
+    """Add those of the masks (n, m) that lie in the span and differ from all others, the best first."""
+    n = len(masks)
     inside = _inside(span, masks)
     order = np.argsort(-inside, kind="stable")
-    for at in order[inside[order] >= _INSIDE]:
-        mask = masks[:, at]
-        smaller = mask if 2 * mask.sum() <= len(mask) else ~mask
-        new = not any((smaller != other).mean() <= _SAME_MASK for _, other in found)
-        if smaller.sum() >= _SMALLEST * len(mask) and new:
-            found.append((float(inside[at]), smaller))
+    order = order[inside[order] >= _INSIDE]
+    smaller = np.where(2 * masks.sum(axis=0) <= n, masks, ~masks)[:, order].T
+    large = smaller.sum(axis=1) >= _SMALLEST * n
+    order, smaller = order[large], smaller[large]
+    every = np.concatenate([np.array([mask for _, mask in found], dtype=bool).reshape(-1, n), smaller])
+    counts, numbers = every.sum(axis=1), every.astype(np.float32)
+    near = counts[:, None] + counts - 2.0 * numbers @ numbers.T <= _SAME_MASK * n
+    known = near[: len(found)].any(axis=0)
+    for at in range(len(order)):
+        if not known[row := at + len(every) - len(order)]:
+            known |= near[row]
+            found.append((float(inside[order[at]]), smaller[at]))
 
 
 def _split(values: Reals) -> Masks:
