@@ -29,7 +29,7 @@ from ce.ring import Reals, decode
 from ce.steps.model import Model, stage_of
 
 #: Numbers that are wanted of each object, in units of the number of labels, and the most exchanges that are used.
-_MEASURED, _MOST_EXCHANGES = 3, 10
+_MEASURED, _MOST_EXCHANGES = 5, 10
 #: Those of the tables' search, which takes longer.
 _MEASURED_FOR_TABLES = 1
 #: Objects among which rows and tables are searched; those of the others follow from the tables.
@@ -134,7 +134,7 @@ def columns_of(
     wanted = sum(labels) - len(labels)
     # Random parameters are far from equal; those that follow are nearer, so that totals are more nearly linear.
     later = measured if linear or len(measured) < 3 * first else measured[first:]
-    guessed = indicator_columns(linear_rows(_enough(later, _MEASURED * wanted)), labels, complete, seed)
+    guessed = indicator_columns(linear_rows(_enough(later, first * _MEASURED * wanted)), labels, complete, seed)
     for_tables = _enough(measured, _MEASURED_FOR_TABLES * wanted)
     total = np.concatenate([m.total for m in for_tables])
     message = (

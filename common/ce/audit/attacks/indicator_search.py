@@ -27,14 +27,18 @@ _FEWEST = 20
 #: Each mask is searched from the difference of two objects: this many near ones, and as many random pairs.
 _PAIRS = 600
 _TURNS = 40
+#: How often it is searched, each time away from what is known.
+_PASSES = 3
 _NEIGHBOURS = 12
 #: Directions below this, relative to the largest, are rounding errors.
 _RANK = 1e-7
 #: Shares of a mask in the span: for a column, and for a cell of a column when a mask is added to it.
-_INSIDE, _CELL_INSIDE = 0.88, 0.85
+_INSIDE, _CELL_INSIDE = 0.8, 0.77
 #: Masks of fewer objects, relative to all, are not used; nor are such cells.
 _SMALLEST = 0.015
 _SAME_MASK = 0.02
+#: Most masks for each label.
+_MASKS = 3
 _SMALLEST_MESSAGE = 1e-4
 
 Masks = NDArray[np.bool_]
@@ -78,8 +82,7 @@ def indicator_columns(rows: Reals, labels: Sequence[int], complete: Masks, seed:
     if sizes[0] <= 0 or rank < 1:
         return []
     span = left[:, :rank]
-    masks = _masks(span, rng)
-    columns = _joined(span, masks, max(labels))
+    columns = _columns(span, labels, rng)
     # The same functions for all objects: an object has the label whose indicator is largest there.
     everywhere = (rows - middle) @ (right[:rank].T / sizes[:rank])
     found = []
@@ -90,30 +93,62 @@ def indicator_columns(rows: Reals, labels: Sequence[int], complete: Masks, seed:
     return found
 
 
-def _masks(span: Reals, rng: np.random.Generator) -> Masks:
-    """(masks, n) distinct masks that lie in the span, the best first."""
+def _columns(span: Reals, labels: Sequence[int], rng: np.random.Generator) -> list[Groups]:
+    """Partitions that lie in the span, the best first. Masks are searched until every column has all its labels."""
     n = len(span)
     distances = np.square(span).sum(axis=1)[:, None] - 2.0 * span @ span.T + np.square(span).sum(axis=1)
     distances[distances < 1e-12] = np.inf
     near = np.argsort(distances, axis=1, kind="stable")[:, : min(_NEIGHBOURS, n - 1)]
-    pairs = np.stack([np.repeat(np.arange(n), near.shape[1]), near.reshape(-1)], axis=1)
-    pairs = np.concatenate([pairs[rng.permutation(len(pairs))[:_PAIRS]], rng.integers(0, n, (_PAIRS, 2))])
-    values = span @ (span[pairs[:, 0]] - span[pairs[:, 1]]).T
-    masks = _split(values)
+    neighbours = np.stack([np.repeat(np.arange(n), near.shape[1]), near.reshape(-1)], axis=1)
+    found: list[tuple[float, Masks]] = []
+    columns: list[Groups] = []
+    for _ in range(_PASSES):
+        chosen = neighbours[rng.permutation(len(neighbours))[:_PAIRS]]
+        pairs = np.concatenate([chosen, rng.integers(0, n, (_PAIRS, 2))])
+        differences = (span[pairs[:, 0]] - span[pairs[:, 1]]).T
+        if found:
+            # Directions of masks that are known lead to these again.
+            known = np.linalg.qr(span.T @ np.array([mask - mask.mean() for _, mask in found]).T)[0]
+            differences = differences - known @ (known.T @ differences)
+        before = len(found)
+        _add_new(found, span, _turned(span, differences))
+        if len(found) == before:
+            break
+        best = sorted(found, key=lambda pair: -pair[0])[: _MASKS * sum(labels)]
+        columns = _joined(span, np.array([mask for _, mask in best]), max(labels))
+        if sorted(labels) == sorted(int(column.max()) + 1 for column in columns[: len(labels)]):
+            break
+    return columns
+
+
+def _turned(span: Reals, differences: Reals) -> Masks:
+    """(n, m) masks: the nearest function in the span and the best split of its values, in turn."""
+    masks = _split(span @ differences)
     for _ in range(_TURNS):
         before = masks
-        centred = masks - masks.mean(axis=0)
-        masks = _split(span @ (span.T @ centred))
+        masks = _split(span @ (span.T @ (masks - masks.mean(axis=0))))
         if (masks == before).all():
             break
+    return masks
+
+
+def _add_new(found: list[tuple[float, Masks]], span: Reals, masks: Masks) -> None:
+    """Add those of the masks (n, m) that lie in the span and differ from all others, the best first."""
+    n = len(masks)
     inside = _inside(span, masks)
     order = np.argsort(-inside, kind="stable")
-    found: list[Masks] = []
-    for mask in masks[:, order[inside[order] >= _INSIDE]].T:
-        smaller = mask if 2 * mask.sum() <= n else ~mask
-        if smaller.sum() >= _SMALLEST * n and not any((smaller != other).mean() <= _SAME_MASK for other in found):
-            found.append(smaller)
-    return np.array(found).reshape(-1, n)
+    order = order[inside[order] >= _INSIDE]
+    smaller = np.where(2 * masks.sum(axis=0) <= n, masks, ~masks)[:, order].T
+    large = smaller.sum(axis=1) >= _SMALLEST * n
+    order, smaller = order[large], smaller[large]
+    every = np.concatenate([np.array([mask for _, mask in found], dtype=bool).reshape(-1, n), smaller])
+    counts, numbers = every.sum(axis=1), every.astype(np.float32)
+    near = counts[:, None] + counts - 2.0 * numbers @ numbers.T <= _SAME_MASK * n
+    known = near[: len(found)].any(axis=0)
+    for at in range(len(order)):
+        if not known[row := at + len(every) - len(order)]:
+            known |= near[row]
+            found.append((float(inside[order[at]]), smaller[at]))
 
 
 def _split(values: Reals) -> Masks:
@@ -144,7 +179,9 @@ def _joined(span: Reals, masks: Masks, most_labels: int) -> list[Groups]:
             cells = 2 * column + mask
             names, counts = np.unique(cells, return_counts=True)
             large = names[counts >= _SMALLEST * n]
-            if len(large) <= len(np.unique(column)) or len(large) > most_labels:
+            if len(large) <= len(np.unique(column)):
+                break  # known already: labels of this column
+            if len(large) > most_labels:
                 continue
             if _inside(span, cells[:, None] == large).min() >= _CELL_INSIDE:
                 columns[at] = _nearest(span, cells, large)
