@@ -63,7 +63,8 @@ def job(privacy: str, model: str = "bce") -> ce.Job:
 
 def test_what_is_enough() -> None:
     assert Enough.of([Wishes(3, 20), Wishes(2, 10)]) == Enough(7, 3)
-    assert Enough.of([Wishes(2, 1), Wishes(1, 30)]) == Enough(15, 2)
+    assert Enough.of([Wishes(2, 1), Wishes(1, 30)]) == Enough(100, 2), "no step between 20 and 100"
+    assert Enough.of([Wishes(3, 20), Wishes(20, 20)]) == Enough(7, 20), "a peer cannot lower what this site asks for"
     assert Enough.of([Wishes(), Wishes()]) == Enough(0, 1), "no rule"
     for wishes in (Wishes(3, 20), Wishes(4, 21), Wishes(1, 5)):
         enough = Enough.of([wishes])

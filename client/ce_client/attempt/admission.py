@@ -20,6 +20,7 @@ from ce.errors import MessageError, Refused
 from ce.labels import LabelTable
 from ce.privacy.derivation import joined
 from ce.privacy.set_intersection import BlindedItems
+from ce.protocol.attempt import MOST_REVISIONS
 from ce.protocol.messages.task import Array
 from ce.protocol.minimums import Exclusion, Findings, SiteMinimums, exclusion_counts
 from ce.protocol.modes.mask_context import object_digests
@@ -130,7 +131,13 @@ class Admission:
             return known.first_letters(self._blinded)
         if begun:
             raise MessageError("introduction: comes after the sites have begun")
+        if message.revision > MOST_REVISIONS:
+            raise MessageError(f"introduction: expected a revision of at most {MOST_REVISIONS}, got {message.revision}")
         introduced = Introduction(message, self._prepared, self._site, self._enrolled, self._recorder)
+        if known is not None:
+            introduced.refuse_other_wishes(known)
+        # What was checked before is of an older alignment.
+        self._checked, self.waits_for_consent = None, False
         self._recorder.use_of_draws(self._prepared.labels)
         frames = introduced.first_letters(self._blinded)
         self._introduction = introduced
@@ -246,6 +253,7 @@ class Admission:
         declared = repr(sorted(offered.randomisation.categories.items())).encode() if policy.randomise else b""
         definition = definition_key(
             offered.job.disclosure_digest,
+            joined(*(site.encode() for site in offered.attempt.roster)),
             offered.labels_digest,
             repr(sorted(read_as.items())).encode(),
             repr((policy.randomise, policy.randomise_columns)).encode() + declared,

@@ -84,6 +84,15 @@ class Introduction:
         if _digest(message) != self._digest:
             raise MessageError(f"introduction: another one of revision {self.revision} than before")
 
+    def refuse_other_wishes(self, former: Introduction) -> None:
+        """Raises MessageError if a site asks for other minimums of categories than before.
+
+        It could learn by them, revision by revision, how many labels of a category another site has.
+        """
+        for site, summary in self.summaries.items():
+            if summary.wishes != former.summaries[site].wishes:
+                raise MessageError(f"enrolment of {site}: min_sites and min_objects are not those of its first one")
+
     def first_letters(self, blinded: BlindedItems) -> Frames:
         """The answer to the introduction, the same each time."""
         if FIRST not in self._boxes:

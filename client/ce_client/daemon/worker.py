@@ -81,8 +81,9 @@ class Worker:
 
     def disconnected(self) -> None:
         """Drop the messages that wait: the coordinator sends again, on the next stream, what is still needed."""
-        for _ in range(len(self._waiting)):
-            self._room.release()
+        for kind, _ in self._waiting:
+            if kind != "disconnected":  # which took no room
+                self._room.release()
         self._waiting.clear()
         self._waiting.append(("disconnected", None))
         self._next()

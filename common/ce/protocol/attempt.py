@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from ce.privacy.derivation import joined, number
 
 
+#: Alignments of one attempt: each leaves out what fell below a minimum in the one before.
+MOST_REVISIONS = 20
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One try at a job; its number is the epoch. Everything that is signed or encrypted is bound to its context."""

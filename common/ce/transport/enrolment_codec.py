@@ -261,6 +261,9 @@ def read_introduction(message: pb.Introduction) -> dict[str, tuple[EnrolmentSumm
 def read_summary(message: pb.EnrolmentSummary) -> tuple[EnrolmentSummary, bytes]:
     """The summary, and its signature, which is not checked here."""
     columns = []
+    names = [column.name for column in message.columns]
+    if len(set(names)) < len(names) or not all(0 < len(name) <= LONGEST_COLUMN_NAME for name in names):
+        raise MessageError(f"columns: expected different names of 1 to {LONGEST_COLUMN_NAME} characters")
     for column in message.columns:
         kind = read_kind(column.kind)
         categories = _checked_count(column.categories, column.labels)

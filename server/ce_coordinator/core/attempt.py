@@ -15,7 +15,7 @@ from typing import Any
 
 from ce.errors import JobFailed, MessageError
 from ce.job import Job
-from ce.protocol.attempt import Attempt
+from ce.protocol.attempt import MOST_REVISIONS, Attempt
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.keys.handshake import refuse_different_keys
@@ -41,8 +41,6 @@ from ce_coordinator.core.report import operator_report
 from ce_coordinator.core.site_directory import SiteDirectory
 from ce_proto.v1 import site_pb2 as pb
 
-#: Alignments of one attempt: each leaves out what fell below a minimum in the one before.
-MOST_REVISIONS = 20
 #: Exchanges per second are measured over this many seconds ...
 RATE_WINDOW_S = 2.0
 #: ... or over this many exchanges.

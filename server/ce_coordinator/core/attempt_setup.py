@@ -236,6 +236,8 @@ class AttemptSetup:
             raise MessageError(f"revision: expected {expected}, got {summary.revision}")
         if former is None:
             return
+        if summary.wishes != self.signed[site][0].wishes:
+            raise MessageError("min_sites, min_objects: expected those of the first enrolment")
         names = {claim.name for claim in former.columns}
         smaller = len(enrolment.objects) + len(enrolment.columns) < len(former.objects) + len(former.columns)
         added = not np.isin(enrolment.objects, former.objects).all() or any(

@@ -114,6 +114,7 @@ def test_the_last_step_of_bc3e_sends_nothing_of_shared_objects_over_real_daemons
     status = deployment.run(job)
     assert (status.state, status.reason, status.objects_in_fit) == ("done", "", 850)
     for site in SITES:
+        deployment.processes[site].wait_for("job over", job=job.name, state="done")
         written = entries(deployment.directory / site / "state" / FILE_NAME)
         lines = [line for line in written if (line["kind"], line.get("job")) == ("contribution", job.name)]
         sent = {line["round"]: sorted(line["arrays"]) for line in lines}

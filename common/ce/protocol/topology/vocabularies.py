@@ -48,6 +48,11 @@ class Wishes:
         return 1 <= self.min_sites <= MOST_SITES_ASKED and 1 <= self.min_objects <= MOST_OBJECTS_ASKED
 
 
+#: The numbers of labels from which a category may count: by its wishes a holder learns of which categories another one
+#: has at least so many labels, and with few steps it cannot count them.
+STEPS = (1, 2, 3, 4, 5, 6, 7, 20, 100, 1_000, 10_000, 100_000, 1_000_000)
+
+
 @dataclass(frozen=True)
 class Enough:
     """How many labels make a category count at a holder, and at how many holders it must count."""
@@ -59,8 +64,12 @@ class Enough:
     def of(cls, wishes: Iterable[Wishes]) -> Enough:
         """For a column whose holders have these wishes."""
         asked = list(wishes)
-        sites, objects = max(w.min_sites for w in asked), max(w.min_objects for w in asked)
-        return cls(0 if sites == objects == 1 else -(-objects // sites), sites)
+        sites = max(w.min_sites for w in asked)
+        if sites == 1 and all(w.min_objects == 1 for w in asked):
+            return cls(0, 1)
+        # Each holder's own wish is a lower limit. With that many at `sites` holders there are min_objects in all.
+        labels = max(-(-w.min_objects // w.min_sites) for w in asked)
+        return cls(next(step for step in STEPS if step >= labels), sites)
 
 
 def counting(column: Column, names: Categories, enough: Enough) -> Categories:
