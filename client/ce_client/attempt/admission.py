@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ce.cancellation import check_cancelled
 from ce.errors import MessageError, Refused
 from ce.labels import LabelTable
 from ce.privacy.derivation import joined
@@ -98,7 +99,7 @@ class Admission:
         self._minimums = SiteMinimums(
             offered.policy, offered.job.privacy, self._site, labels, linear=offered.model.linear, job_key=key
         )
-        self._blinded = BlindedItems(key)
+        self._blinded = BlindedItems(key, pause=check_cancelled)
         self._introduction: Introduction | None = None
         self._enrolled = self._enrol(revision=0)
 
