@@ -37,6 +37,8 @@ _INSIDE, _CELL_INSIDE = 0.8, 0.77
 #: Masks of fewer objects, relative to all, are not used; nor are such cells.
 _SMALLEST = 0.015
 _SAME_MASK = 0.02
+#: Directions of the span that labels have in common with weaker ones are not explained.
+_EXPLAINED = 0.2
 #: Most masks for each label.
 _MASKS = 3
 _SMALLEST_MESSAGE = 1e-4
@@ -116,9 +118,18 @@ def _columns(span: Reals, labels: Sequence[int], rng: np.random.Generator) -> li
             break
         best = sorted(found, key=lambda pair: -pair[0])[: _MASKS * sum(labels)]
         columns = _joined(span, np.array([mask for _, mask in best]), max(labels))
-        if sorted(labels) == sorted(int(column.max()) + 1 for column in columns[: len(labels)]):
+        if _complete(span, columns[: len(labels)], labels):
             break
     return columns
+
+
+def _complete(span: Reals, columns: Sequence[Groups], labels: Sequence[int]) -> bool:
+    """Whether every column has all its labels, and these explain every direction of the span."""
+    if sorted(labels) != sorted(int(column.max()) + 1 for column in columns):
+        return False
+    members = np.concatenate([column[:, None] == np.arange(column.max() + 1) for column in columns], axis=1)
+    sizes = np.linalg.svd(span.T @ (members / np.sqrt(members.sum(axis=0))), compute_uv=False)
+    return bool((sizes > _EXPLAINED).sum() == span.shape[1])
 
 
 def _turned(span: Reals, differences: Reals) -> Masks:
