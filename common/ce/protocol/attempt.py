@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from ce.privacy.derivation import joined, number
 
-
 #: Alignments of one attempt: each leaves out what fell below a minimum in the one before.
 MOST_REVISIONS = 20
 

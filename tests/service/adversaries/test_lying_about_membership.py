@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +36,7 @@ from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.protocol.engine.starting_parameters import job_key
 from ce.protocol.keys.handshake import Handshake, sign_key_share
 from ce.protocol.topology.enrolment import Enrolment, by_pseudonym
+from ce.protocol.topology.vocabularies import Wishes
 from ce.transport.enrolment_codec import read_claims
 from ce_coordinator.core import attempt as attempts
 from ce_proto.v1 import site_pb2 as pb
@@ -145,6 +147,21 @@ def test_so_do_the_sites_where_the_coordinator_says_nothing(
 
 
 # What a site can learn of another's ids and categories.
+
+
+def test_a_site_that_asks_for_other_minimums_in_a_later_revision_is_refused(scene: Scene) -> None:
+    """By other minimums it would learn, revision by revision, how many labels of a category another site has."""
+    table = scene.begin(job_of("masked"))
+    site = table.pause(pb.STEP_SUMS, iteration=1)["north"]
+    assert site._admission is not None
+    known = site._admission._introduction
+    assert known is not None
+    later = copy(known)
+    later.summaries = dict(known.summaries)
+    later.refuse_other_wishes(known)
+    later.summaries["west"] = replace(known.summaries["west"], wishes=Wishes(3, 300))
+    with pytest.raises(MessageError, match="enrolment of west: min_sites and min_objects are not those of its first"):
+        later.refuse_other_wishes(known)
 
 
 @pytest.mark.promise("A site cannot test a guess of another site's ids or categories against what it is sent.")

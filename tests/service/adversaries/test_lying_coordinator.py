@@ -316,6 +316,10 @@ def test_a_task_of_an_older_epoch_gets_no_answer(scene: Scene, privacy: str) -> 
 
 UNSIGNED = "enrolment of north: not a signature"
 INTRODUCTIONS: dict[str, tuple[Change, str]] = {
+    "a peer's column twice, as if two sites held it": (
+        lambda m, _: m.enrolments[1].columns.append(m.enrolments[1].columns[0]),
+        "expected different names",
+    ),
     "more objects of a peer": (about_north(set_to("objects", lambda n: 1000 * n)), UNSIGNED),
     "fewer objects of a peer": (about_north(set_to("objects", lambda n: n - 1)), UNSIGNED),
     "fewer columns of a peer": (about_north(lambda own: own.columns.pop()), UNSIGNED),
