@@ -37,6 +37,8 @@ PASSIVE = tuple(
     )
 )
 COLUMNS = {"wine, four sites": 5, "digits": 10, "noisy, four sites": 3, "noisy, five sites": 4}
+#: Left to `make test-slow`.
+SLOW = ("digits", "noisy, five sites", "many objects")
 ROWS = {"wine in rows, four sites": 3, "noisy in rows, five sites": 4}
 #: Where an attack breaks the promise (docs/audit.md, finding 1): it must be reported as a leak, and no other may be.
 BROKEN = {"wine, four sites": {"fitting", "trajectories", "alternating"}, "digits": {"clustered residuals"}}
@@ -54,7 +56,7 @@ def _same_keys_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == "digits" else ()) for name in (*COLUMNS, *ROWS)],
+    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in (*COLUMNS, *ROWS)],
 )
 def test_masked_sums_tell_no_more_than_the_result(name: str, ensembles: dict[str, Any]) -> None:
     clusters = (COLUMNS | ROWS)[name]
@@ -120,7 +122,7 @@ def test_totals_show_more_than_a_consensus_that_is_coarser_than_its_columns(ense
 
 
 @pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")
-@pytest.mark.parametrize("name", ["many objects", "noisy in rows, five sites"])
+@pytest.mark.parametrize("name", [pytest.param("many objects", marks=pytest.mark.slow), "noisy in rows, five sites"])
 def test_the_coordinator_learns_nothing_in_blind(name: str, ensembles: dict[str, Any]) -> None:
     found = audit(Job(clusters=3, max_iterations=4), ensembles[name], modes=("blind",))
     by_coordinator = [finding for finding in found.findings if finding.view == "coordinator"]

@@ -38,6 +38,7 @@ OBJECTS, COLUMNS, CLASSIFIERS, K = 36, 6, 3, 3
 #: Every number of the policy that would leave something out of such small jobs.
 POLICY = (
     'weakest_privacy = "plain"\nmin_sites = 1\nmin_objects = 1\nmin_foreign_columns = 0\nmin_classifiers = 0\n'
+    "max_definitions = 10\n"
     'shared_objects = "totals"\n'
 )
 
