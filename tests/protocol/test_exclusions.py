@@ -81,7 +81,8 @@ def test_one_line_says_how_many_objects_of_how_many_and_which_rules() -> None:
     )
     column = {"site": "east", "rule": "min_sites", "objects": 0, "columns": 1, "labels": 2}
     assert (
-        not_in_the_fit(850, 850, [column]) == "0 of 850 are not in the fit (min_sites: 1 column and 2 labels at east)"
+        not_in_the_fit(850, 850, [column])
+        == "all 850 are in the fit; left out are single columns or labels (min_sites: 1 column and 2 labels at east)"
     )
 
 

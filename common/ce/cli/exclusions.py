@@ -20,4 +20,6 @@ def not_in_the_fit(objects: int, in_fit: int, excluded: Iterable[Mapping[str, An
     if not by_rule and objects == in_fit:
         return ""
     rules = "; ".join(f"{rule}: {', '.join(places)}" for rule, places in by_rule.items())
+    if objects == in_fit:
+        return f"all {objects:,} are in the fit; left out are single columns or labels ({rules})"
     return f"{objects - in_fit:,} of {objects:,} are not in the fit" + (f" ({rules})" if rules else "")
