@@ -268,10 +268,10 @@ def allow_definition(job: str, yes: bool, config: Path, format_: str) -> None:
     """Let JOB open totals of objects that other sites hold too, although as many definitions as the policy allows did.
 
     Every definition computes totals of the same labels at other points. Who sees them collects equations for the same
-    unknowns, and enough of them can be solved for the labels: six jobs that differed in their smoothing were enough to
-    read every label. Masks do not protect against that. So a job with another definition is refused (rule:
-    max_definitions) unless it is allowed here. The same definition under another name needs no allowance: its totals
-    are the same.
+    unknowns, and enough of them can be solved for the labels: in ce audit six jobs that differ in their smoothing give
+    another site nearly every label of 8 columns. Masks do not protect against that. So a job with another definition
+    is refused (rule: max_definitions) unless it is allowed here. The same definition under another name needs no
+    allowance: its totals are the same.
 
     JOB is a job that was refused by that rule, or that waits for consent. The allowance is for its whole definition,
     which is printed, with the labels as they are now, under any name. The ledger records the first use.
