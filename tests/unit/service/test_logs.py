@@ -391,9 +391,19 @@ def test_of_a_daemon_logs_tracebacks_and_native_lines_reach_the_original_stderr(
     assert "noise" not in done.stderr
 
 
+#: Nothing native is written before the abort: a relayed line could stand between two pieces that faulthandler writes.
+CRASH = """
+import faulthandler, os, sys
+from ce.service.logs import configure, relay_native_stderr
+faulthandler.enable()
+configure("info", sys.stderr)
+relay_native_stderr()
+os.abort()
+"""
+
+
 def test_a_crash_is_seen_too() -> None:
-    code = DAEMON.replace('raise RuntimeError("unexpected")', "os.abort()")
-    done = subprocess.run([sys.executable, "-c", code], env=CHILD, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", CRASH], env=CHILD, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode < 0
     assert "Fatal Python error: Aborted" in done.stderr
 
