@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from ce.declarations.declaration import ModelDeclaration
 from ce.declarations.registry import BUILT_IN, DEFAULT, find_model, model_names
@@ -26,9 +26,19 @@ LARGEST_COUNT, MOST_RESTARTS = 1_000_000, 10_000
 LONGEST_NAME, LONGEST_NAME_BYTES = 100, 200
 #: Thirty years.
 LONGEST_DEADLINE_S = 1e9
+#: More says nothing any more.
+LARGEST_EPSILON = 100.0
 #: A job takes kilobytes; a larger file is another file.
 LARGEST_FILE = 1 << 20
-PRIVACY = ("plain", "masked", "blind")
+#: Modes in which totals over the sites are opened; in the last one nothing is but noisy pair tables and labels.
+MODES_OF_TOTALS = ("plain", "masked", "blind")
+PRIVACY = (*MODES_OF_TOTALS, "sealed")
+#: Whose change the noise of a sealed job hides: one site's labels of an object, one label, all labels of an object.
+UNITS = ("site_row", "label", "object")
+#: `epsilon` of a sealed job without noise.
+EXACT = "exact"
+#: Keys that only sealed jobs have; in the definition of another job they are not written.
+SEALED_KEYS = ("epsilon", "delta", "collusion", "unit")
 #: Keys that change no total of a job: what it is called, how long it may take, and who sees its totals.
 NOT_IN_TOTALS = ("name", "deadlines", "privacy")
 
@@ -57,19 +67,23 @@ class Job:
 
     name: str = "job"
     model: str = DEFAULT
-    clusters: int | None = None
+    clusters: int | Literal["auto"] | None = None
     classes: int | tuple[int, ...] | tuple[str, ...] | None = None
     sites: tuple[str, ...] = ()
     restarts: int = 5
     seed: int = 0
     max_iterations: int | None = None  # None: as the model declares it: 300, or 10 for bc3e
     tolerance: float = 1e-6
-    privacy: str = "masked"
+    privacy: str = ""  # "": "masked", or "sealed" for a model that has no other mode
     schedule: str = "joint"
     local_loops: int = 1
     smoothing: float = 0.01
     posterior: str = "joint"  # bc3e: "joint" | "factorised"
     start: str = "votes"  # bc3e: "votes" | "diffused"
+    epsilon: float | Literal["exact"] = 2.0  # sealed: how much the tables may tell; "exact": without noise
+    delta: float = 1e-6  # sealed
+    collusion: int = 1  # sealed: so many sites may put together what they know
+    unit: str = "site_row"  # sealed: what epsilon is about: "site_row" | "label" | "object"
     on_dropout: str = "wait"
     deadlines: Deadlines = field(default_factory=Deadlines)
 
@@ -80,7 +94,10 @@ class Job:
                 "without '/' and '\\', that does not begin with '.', '-' or a space, nor end with a space"
             )
         declaration = find_model(self.model)
+        if self.privacy == "":
+            object.__setattr__(self, "privacy", "sealed" if declaration.sealed else "masked")
         self._choose("privacy", PRIVACY)
+        self._check_sealed(declaration)
         self._choose("schedule", ("joint", "newton"))
         self._choose("posterior", ("joint", "factorised"))
         self._choose("start", ("votes", "diffused"))
@@ -119,7 +136,11 @@ class Job:
         if not declaration.takes_classes:
             if self.clusters is None:
                 raise ConfigError(f"clusters is missing: how many consensus clusters should {self.model} find?")
-            self._whole("clusters", 1)
+            if self.clusters == "auto":
+                if not declaration.counts_clusters:
+                    raise ConfigError(f'clusters = "auto" is for {_counting()}; {self.model} takes a number')
+            else:
+                self._whole("clusters", 1)
             if self.classes is not None:
                 raise ConfigError(f"classes is for {_built_in('classes')}; {self.model} takes clusters")
             return
@@ -134,6 +155,23 @@ class Job:
         if not isinstance(names, (list, tuple)) or not _are_names(names) or len(set(names)) < max(len(names), 2):
             raise ConfigError('classes is a number, or at least two different names, like ["benign", "malign"]')
         object.__setattr__(self, "classes", tuple(names))
+
+    def _check_sealed(self, declaration: ModelDeclaration) -> None:
+        """Mode and model belong together; keys of the noise."""
+        if declaration.sealed != (self.privacy == "sealed"):
+            sealed = " and ".join(one.name for one in BUILT_IN if one.sealed)
+            raise ConfigError(f'privacy = "sealed" and model = "{sealed}" belong together: each needs the other')
+        if self.epsilon != EXACT and (not _is_number(self.epsilon) or not 0 < float(self.epsilon) <= LARGEST_EPSILON):
+            raise ConfigError(f'epsilon is a number above 0, at most {LARGEST_EPSILON:g}, or "{EXACT}"')
+        if not _is_number(self.delta) or not 0 < self.delta < 1:
+            raise ConfigError("delta is a number between 0 and 1")
+        self._whole("collusion", 0)
+        self._choose("unit", UNITS)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether no total of this job is opened."""
+        return self.privacy == "sealed"
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
@@ -157,7 +195,11 @@ class Job:
 
     def definition(self) -> bytes:
         """The job as it travels: JSON with the keys of job.toml, the same bytes for the same job."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(self._written(), sort_keys=True, separators=(",", ":")).encode()
+
+    def _written(self) -> dict[str, Any]:
+        """All keys, without those of sealed jobs in another: a definition stays what it was before there were any."""
+        return {key: value for key, value in asdict(self).items() if self.sealed or key not in SEALED_KEYS}
 
     def disclosure_definition(self) -> bytes:
         """What determines the totals of this job: its definition without name, deadlines and privacy.
@@ -166,7 +208,7 @@ class Job:
         `definition`; sites are sorted, tolerance and smoothing have a fraction (1.0), so that one job is written in one
         way.
         """
-        keys = {key: value for key, value in asdict(self).items() if key not in NOT_IN_TOTALS}
+        keys = {key: value for key, value in self._written().items() if key not in NOT_IN_TOTALS}
         keys |= {"sites": sorted(self.sites), "tolerance": float(self.tolerance), "smoothing": float(self.smoothing)}
         return json.dumps(keys, sort_keys=True, separators=(",", ":")).encode()
 
@@ -203,6 +245,10 @@ def __getattr__(name: str) -> Any:
     if name == "MODELS":
         return model_names()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _counting() -> str:
+    return " and ".join(declaration.name for declaration in BUILT_IN if declaration.counts_clusters)
 
 
 def _built_in(outcome: str) -> str:

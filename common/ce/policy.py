@@ -54,11 +54,26 @@ class Policy:
         built_in_names(),
         "Models that this site takes part in. One of an installed package must be named here before it is used.",
     )
-    shared_objects: Literal["exclude", "totals"] = setting(
-        "exclude",
-        'What happens to objects that other sites hold too: "exclude" (they take no part in the job, and are labelled '
-        'here afterwards) or "totals" (totals of each of them are opened to whoever adds them up: treat such totals as '
-        "if your labels of these objects could be read from them).",
+    shared_objects: Literal["sealed", "exclude", "totals"] = setting(
+        "sealed",
+        'What happens to objects that other sites hold too: "sealed" (they take part in sealed jobs, and in no other), '
+        '"exclude" (they take part in no job; in both cases they are labelled here afterwards) or "totals" (totals of '
+        "each of them are opened to whoever adds them up: treat such totals as if your labels of these objects could "
+        "be read from them).",
+    )
+    max_epsilon: float = setting(
+        2.0,
+        "Sealed jobs: how much all of them together may tell about this site's labels of one object (epsilon of "
+        "differential privacy, over all label files and job names).",
+    )
+    max_delta: float = setting(1e-6, "Sealed jobs: largest delta.")
+    min_collusion: int = setting(
+        1, "Sealed jobs: fewest sites that may put together what they know while the noise still hides labels."
+    )
+    allow_exact: bool = setting(
+        False,
+        'Whether this site takes part in sealed jobs without noise (epsilon = "exact"): every site of the job then '
+        "sees exact tables of pairs of columns.",
     )
     max_definitions: int = setting(
         1,
@@ -124,6 +139,12 @@ class Policy:
         for key in ("min_foreign_columns", "min_classifiers", "randomise_columns"):
             if getattr(self, key) < 0:
                 raise ConfigError(f"{key} is a whole number of at least 0")
+        if not 0 <= self.max_epsilon < float("inf"):
+            raise ConfigError("max_epsilon is a number of at least 0")
+        if not 0 < self.max_delta < 1:
+            raise ConfigError("max_delta is a number between 0 and 1")
+        if self.min_collusion < 0:
+            raise ConfigError("min_collusion is a whole number of at least 0")
         if not 0 <= self.max_smoothing < float("inf"):
             raise ConfigError("max_smoothing is a number of at least 0")
         if not 0 <= self.randomise < 1:
@@ -144,6 +165,10 @@ class Policy:
             min_classifiers=0,
             shared_objects="totals",
             max_definitions=2**63 - 1,
+            max_epsilon=LARGEST_COUNT,
+            max_delta=0.5,
+            min_collusion=0,
+            allow_exact=True,
             max_smoothing=LARGEST_COUNT,
             max_restarts=MOST_RESTARTS,
             max_local_loops=LARGEST_COUNT,
@@ -188,7 +213,7 @@ class Policy:
     def _check_ceilings(self, job: Job) -> None:
         """Raises Refused if the operator asks for more than this site allows."""
         outcome = job.clusters if job.classes is None else job.classes
-        clusters = len(outcome) if isinstance(outcome, tuple) else (outcome or 0)
+        clusters = len(outcome) if isinstance(outcome, tuple) else outcome if isinstance(outcome, int) else 0
         asked: tuple[tuple[str, float, float], ...] = (
             ("smoothing", job.smoothing, self.max_smoothing),
             ("restarts", job.restarts, self.max_restarts),

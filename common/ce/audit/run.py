@@ -86,7 +86,7 @@ def audit(
     if len(complete) < 2:
         raise InputError("an audit needs at least two sites: a single site sends nothing to others")
     policy = Policy(shared_objects="totals") if policy is None else policy
-    taking_part = held_alone(complete) if policy.shared_objects == "exclude" else complete
+    taking_part = complete if policy.shared_objects == "totals" else held_alone(complete)
     tables = _sample(taking_part, max_objects, job.seed)
     secrets = secrets_of(job, tables) if secrets is None else secrets
     report = on_progress or (lambda text: None)

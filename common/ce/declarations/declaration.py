@@ -45,7 +45,7 @@ class ModelDeclaration:
     name: str
     #: What it is, in a few words of a help text.
     title: str
-    #: "module:function", a function of (job, k) that returns the `ce.steps.model.Model` of a job.
+    #: "module:function", a function of (job, k) that returns the `ce.steps.model.Model` of a job; "" if `sealed`.
     steps: str
     #: "module:class", its estimator.
     estimator: str
@@ -63,13 +63,19 @@ class ModelDeclaration:
     scalars: tuple[str, ...] = ()
     #: Starts whose rounds nobody has analysed for what totals give away: a site refuses them in masked jobs.
     unanalysed_starts: tuple[str, ...] = ()
+    #: Whether its jobs run in the mode "sealed", and in no other: it has no steps.
+    sealed: bool = False
+    #: Whether it can find the number of clusters: a job may say clusters = "auto".
+    counts_clusters: bool = False
     #: For `ce capacity`; None: it cannot say what a job of this model takes.
     capacity: CapacityFacts | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise BrokenModel("a model's name has small letters, digits and '_', begins with a letter, and at most 40")
-        for key in ("steps", "estimator"):
+        if self.sealed and self.steps:
+            raise BrokenModel(f"model {self.name}: a sealed model has no steps")
+        for key in ("estimator",) if self.sealed else ("steps", "estimator"):
             if not _REFERENCE.fullmatch(getattr(self, key)):
                 raise BrokenModel(f"model {self.name}: {key} is a text like 'package.module:name'")
         if self.outcome not in ("clusters", "classes"):

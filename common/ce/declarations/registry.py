@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ce.declarations import bc3e, bce, mixture
+from ce.declarations import bc3e, bce, mixture, pairs
 from ce.declarations.declaration import ModelDeclaration
 from ce.errors import BrokenModel, UnknownModel
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "ce.models"
-BUILT_IN = (bce.DECLARATION, bc3e.DECLARATION, mixture.DECLARATION)
+BUILT_IN = (bce.DECLARATION, bc3e.DECLARATION, mixture.DECLARATION, pairs.DECLARATION)
 #: The model of a job that names none.
 DEFAULT = BUILT_IN[0].name
 

@@ -19,7 +19,7 @@ def model_of(job: Job, tables: Sequence[LabelTable]) -> tuple[Model, Categories]
     """The model, and the names of its classes as the job gives them or the classifiers of `tables` use them."""
     declaration = find_model(job.model)
     if not declaration.takes_classes:
-        return _steps(declaration, job, job.clusters or 0), ()
+        return _steps(declaration, job, job.clusters if isinstance(job.clusters, int) else 0), ()
     classes = classes_of(_given_classes(job), tables)
     return _steps(declaration, job, len(classes)), classes
 
@@ -45,6 +45,8 @@ def _given_classes(job: Job) -> Categories | None:
 
 
 def _steps(declaration: ModelDeclaration, job: Job, k: int) -> Model:
+    if declaration.sealed:
+        raise ConfigError(f"model {declaration.name} runs in sealed jobs only: it has no steps of its own")
     model = declaration.load_steps()(job, k)
     if not isinstance(model, Model):
         raise BrokenModel(f"model {declaration.name}: {declaration.steps} returns no ce.steps.model.Model")

@@ -132,7 +132,7 @@ class Rules:
         broken: list[tuple[str, RuleCheck]] = [
             (EVERYTHING, check) for check in arrays[EVERYTHING] if not check.satisfied
         ]
-        if self._policy.shared_objects == "exclude" and any(b.shared and b.size for b in view.blocks.values()):
+        if self._policy.shared_objects != "totals" and any(b.shared and b.size for b in view.blocks.values()):
             return self._without_shared(view, table, rows, arrays, broken)
         objects: list[tuple[RuleCheck, NDArray[np.bool_]]] = []
         for block in view.blocks.values():
@@ -254,7 +254,7 @@ class Rules:
         """Shared columns with other holders than most: where the coordinator sends parameters, those of one group of
         columns would tell this site apart from its co-holders in the sums of another group."""
         groups = list(view.groups.values())
-        if self._mode != "masked" or self._policy.shared_objects != "exclude" or len(groups) < 2:
+        if self._mode != "masked" or self._policy.shared_objects == "totals" or len(groups) < 2:
             return
         chosen = max(groups, key=lambda group: (len(group.holders), len(group.columns), -group.index))
         for group in groups:

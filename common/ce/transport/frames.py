@@ -35,6 +35,16 @@ _STEPS: dict[Step, pb.Step] = {
     "shares": pb.STEP_SHARES,
     "votes": pb.STEP_VOTES,
     "counts": pb.STEP_COUNTS,
+    "meet": pb.STEP_MEET,
+    "mask": pb.STEP_MASK,
+    "verify": pb.STEP_VERIFY,
+    "commit": pb.STEP_COMMIT,
+    "release": pb.STEP_RELEASE,
+    "score": pb.STEP_SCORE,
+    "compare": pb.STEP_COMPARE,
+    "settle": pb.STEP_SETTLE,
+    "prove": pb.STEP_PROVE,
+    "reveal": pb.STEP_REVEAL,
 }
 _STEP_NAMES: dict[int, Step] = {int(number): step for step, number in _STEPS.items()}
 

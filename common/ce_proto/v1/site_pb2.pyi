@@ -41,6 +41,16 @@ class Step(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STEP_SHARES: _ClassVar[Step]
     STEP_VOTES: _ClassVar[Step]
     STEP_COUNTS: _ClassVar[Step]
+    STEP_MEET: _ClassVar[Step]
+    STEP_MASK: _ClassVar[Step]
+    STEP_VERIFY: _ClassVar[Step]
+    STEP_COMMIT: _ClassVar[Step]
+    STEP_RELEASE: _ClassVar[Step]
+    STEP_SCORE: _ClassVar[Step]
+    STEP_COMPARE: _ClassVar[Step]
+    STEP_SETTLE: _ClassVar[Step]
+    STEP_PROVE: _ClassVar[Step]
+    STEP_REVEAL: _ClassVar[Step]
 FEATURE_UNSPECIFIED: Feature
 FEATURE_CHECKPOINTS: Feature
 FEATURE_BLIND: Feature
@@ -63,6 +73,16 @@ STEP_DECIDE: Step
 STEP_SHARES: Step
 STEP_VOTES: Step
 STEP_COUNTS: Step
+STEP_MEET: Step
+STEP_MASK: Step
+STEP_VERIFY: Step
+STEP_COMMIT: Step
+STEP_RELEASE: Step
+STEP_SCORE: Step
+STEP_COMPARE: Step
+STEP_SETTLE: Step
+STEP_PROVE: Step
+STEP_REVEAL: Step
 
 class SiteFrame(_message.Message):
     __slots__ = ("hello", "key_share", "encrypted_keys", "enrolment", "ready", "answer", "more", "refusal", "goodbye", "leaving", "letters")

@@ -18,10 +18,15 @@ from ce.protocol.topology.site_view import Block, SiteView
 from ce.ring import Scale
 from ce.steps.model import Model
 
-Step = Literal[
+StepOfTotals = Literal[
     "open", "sums", "objects", "columns", "clusterings_only", "finish", "keys", "decide", "shares", "votes", "counts"
 ]
-STEPS: tuple[Step, ...] = get_args(Step)
+#: Of jobs that open no total: `ce.protocol.messages.sealed_steps`.
+SealedStep = Literal[
+    "meet", "mask", "verify", "commit", "release", "score", "compare", "settle", "prove", "reveal", "finish"
+]
+Step = StepOfTotals | SealedStep
+STEPS: tuple[StepOfTotals, ...] = get_args(StepOfTotals)
 
 #: Sides of a shape: a number, or what it is counted in.
 Side = Literal["starts", "k", "k*k", "objects", "categories"] | int
