@@ -74,7 +74,7 @@ def thin_examples(stage: Stage) -> None:
         thin = stage.directory / path.relative_to(ROOT)
         thin.parent.mkdir(parents=True, exist_ok=True)
         with thin.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([head, *(row for row in rows if int(row[0][1:]) % 32 == 0)])
+            csv.writer(file).writerows([head, *(row for row in rows if int(row[0][1:]) % 96 == 0)])
 
 
 def own_labels(stage: Stage) -> None:
