@@ -253,19 +253,11 @@ def test_no_table_is_too_small_for_the_noise(pooled: Pooled) -> None:
     assert all(1.999 < epsilon_of(rho, 1e-6) <= 2.0 for rho in pooled.noise.rho_of_site.values())
 
 
+@pytest.mark.promise("On the examples the noise of the default epsilon costs less than 0.02 ARI on average.")
 def test_noise_hardly_changes_the_consensus(pooled: Pooled) -> None:
     exact = pooled.ari(pooled.tables, 0.0)
-    assert exact > 0.965
-    noisy = [pooled.ari(pooled.release(number), pooled.noise.opened_sd) for number in range(3)]
-    assert np.mean(noisy) > exact - 0.02
-    assert min(noisy) > exact - 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.promise("On the examples the noise of the default epsilon costs 0.02 ARI on average, at most 0.05.")
-def test_noise_hardly_changes_the_consensus_in_twenty_releases(pooled: Pooled) -> None:
-    exact = pooled.ari(pooled.tables, 0.0)
     noisy = [pooled.ari(pooled.release(number), pooled.noise.opened_sd) for number in range(20)]
+    assert exact > 0.965
     assert np.mean(noisy) > exact - 0.02
     assert min(noisy) > exact - 0.05
 
