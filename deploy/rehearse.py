@@ -128,9 +128,8 @@ def many_objects(directory: Path) -> Path:
     assert spec.loader is not None
     examples = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(examples)
-    examples.SHARED, examples.OWN = MANY_SHARED, MANY_OWN
     many = directory / "many"
-    examples.make_clusterings(many)
+    examples.make_clusterings(many, MANY_SHARED, MANY_OWN)
     for path in (directory, many, *many.iterdir()):
         path.chmod(0o755 if path.is_dir() else 0o644)
     override = directory / "many.yml"
@@ -204,7 +203,7 @@ def is_running(service: str) -> bool:
 def look_at_sealed(folder: Path, override: Path | None = None) -> None:
     """Results of a sealed job, which has noise: one label per object at all its sites, near the groups; one charge."""
     truth = ce.LabelTable.from_csv(folder / "truth.csv")
-    group = dict(zip(truth.ids.tolist(), truth.columns[0].codes.tolist(), strict=True))
+    group = dict(zip(truth.ids.tolist(), truth.columns[0].likeliest.tolist(), strict=True))
     found: dict[str, str] = {}
     agreement, spent = [], []
     for site in SITES:

@@ -49,14 +49,14 @@ def clusterings(truth: Codes, groups: int, count: int, rng: np.random.Generator)
     return made
 
 
-def customers(rng: np.random.Generator) -> tuple[list[str], dict[str, Codes]]:
-    """All ids, and which of them each site knows."""
-    total = SHARED + OWN * len(SITES)
+def customers(rng: np.random.Generator, shared: int, own: int) -> tuple[list[str], dict[str, Codes]]:
+    """All ids, and which of them each site knows: the first `shared` ones all, then `own` more."""
+    total = shared + own * len(SITES)
     ids = [f"K{number}" for number in rng.choice(np.arange(10000, 99999), total, replace=False)]
     known = {}
     for s, site in enumerate(SITES):
-        own = np.arange(SHARED + s * OWN, SHARED + (s + 1) * OWN)
-        known[site] = rng.permutation(np.concatenate([np.arange(SHARED), own]))
+        alone = np.arange(shared + s * own, shared + (s + 1) * own)
+        known[site] = rng.permutation(np.concatenate([np.arange(shared), alone]))
     return ids, known
 
 
@@ -72,24 +72,24 @@ def text(labels: Codes) -> list[str]:
     return ["" if label < 0 else str(label) for label in labels]
 
 
-def make_clusterings(folder: Path) -> None:
+def make_clusterings(folder: Path, shared: int = SHARED, own: int = OWN) -> None:
     rng = np.random.default_rng(22)
-    ids, known = customers(rng)
+    ids, known = customers(rng, shared, own)
     truth = rng.integers(0, GROUPS, len(ids))
     (industry,) = clusterings(truth, GROUPS, 1, rng)
     for site in SITES:
         objects = known[site]
         made = clusterings(truth[objects], GROUPS, CLUSTERINGS, rng)
         columns = {f"{site}_{j + 1}": text(labels) for j, labels in enumerate(made)}
-        columns["industry"] = text(np.where(objects < SHARED, -1, industry[objects]))
+        columns["industry"] = text(np.where(objects < shared, -1, industry[objects]))
         rows = [[ids[i], *(column[r] for column in columns.values())] for r, i in enumerate(objects)]
         write(folder / f"{site}.csv", ["id", *columns], rows)
-    write(folder / "truth.csv", ["id", "group"], [[own, str(group)] for own, group in zip(ids, truth, strict=True)])
+    write(folder / "truth.csv", ["id", "group"], [[name, str(group)] for name, group in zip(ids, truth, strict=True)])
 
 
 def make_votes(folder: Path) -> None:
     rng = np.random.default_rng(21)
-    ids, known = customers(rng)
+    ids, known = customers(rng, SHARED, OWN)
     k = len(CLASSES)
     truth = rng.integers(0, k, len(ids))
     for site in SITES:
