@@ -123,10 +123,8 @@ def _network_faults(content: Mapping[str, Any]) -> Iterator[str]:
         for network in networks:
             members[network].add(name)
     operators = PRIVATE["operator"] - {"authority"}
-    expected = {
-        "operator": {"coordinator", *operators},
-        **{s: {"coordinator", s, f"{s}-totals", f"{s}-votes"} for s in SITES},
-    }
+    expected = {site: {"coordinator", site, f"{site}-totals", f"{site}-votes"} for site in SITES}
+    expected["operator"] = {"coordinator", *operators}
     for network, own in members.items():
         if own != expected.get(network):
             yield f"network {network}: joins {', '.join(sorted(own))}"

@@ -58,7 +58,7 @@ COMPOSE: dict[str, Spoil] = {
     "north-pins: can write to the volume signed": lambda c: c["services"]["north-pins"].update(
         volumes=["signed:/exchange/signed"]
     ),
-    "network north: joins coordinator, north, north-totals, north-votes, south": lambda c: c["services"]["south"].update(
+    "network north: joins coordinator, north, north-totals, north-votes, s": lambda c: c["services"]["south"].update(
         networks=["south", "north"]
     ),
     "west: has other rules": lambda c: c["services"]["west"]["environment"].update(CE_POLICY_SHARED_OBJECTS="totals"),
