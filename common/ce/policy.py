@@ -69,7 +69,9 @@ class Policy:
         "Sealed jobs: how much all of them together may tell about this site's labels of one object (epsilon of "
         "differential privacy, over all label files and job names).",
     )
-    max_delta: float = setting(1e-6, "Sealed jobs: largest delta, the probability with which more may be told than epsilon says.")
+    max_delta: float = setting(
+        1e-6, "Sealed jobs: largest delta, the probability with which more may be told than epsilon says."
+    )
     min_collusion: int = setting(
         1, "Sealed jobs: fewest sites that may put together what they know while the noise still hides labels."
     )
@@ -239,7 +241,9 @@ class Policy:
         """
         if job.epsilon == EXACT:
             if not self.allow_exact:
-                raise Refused("allow_exact", "the tables of the job have no noise; this site takes part with noise only")
+                raise Refused(
+                    "allow_exact", "the tables of the job have no noise; this site takes part with noise only"
+                )
         else:
             if job.epsilon > self.max_epsilon:
                 raise Refused(

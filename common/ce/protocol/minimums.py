@@ -136,9 +136,7 @@ def exclusion_counts(excluded: Iterable[Exclusion]) -> tuple[ExclusionCount, ...
 class Rules:
     """One site's rules in one job."""
 
-    def __init__(
-        self, policy: Policy, mode: str, site: str, *, linear: bool = False, exact: bool = False
-    ) -> None:
+    def __init__(self, policy: Policy, mode: str, site: str, *, linear: bool = False, exact: bool = False) -> None:
         """`linear`: the model's object sums can be taken apart, so that no column hides another (`Model.linear`).
         `exact`: the tables of a sealed job have no noise."""
         self._policy = policy
