@@ -28,8 +28,6 @@ LONGEST_NAME, LONGEST_NAME_BYTES = 100, 200
 LONGEST_DEADLINE_S = 1e9
 #: More says nothing any more.
 LARGEST_EPSILON = 100.0
-#: Clusters of a sealed job: with the candidate "no label" they are numbered by five bits.
-MOST_SEALED_CLUSTERS = 31
 #: A job takes kilobytes; a larger file is another file.
 LARGEST_FILE = 1 << 20
 #: Modes in which totals over the sites are opened; in the last one nothing is but noisy pair tables and labels.
@@ -104,6 +102,7 @@ class Job:
             raise ConfigError(f'privacy = "sealed" and a model for it ({named}) belong together: each needs the other')
         self._choose("schedule", ("joint", "newton"))
         self._choose("posterior", ("joint", "factorised"))
+        self._refuse_start_from_pairs()
         self._choose("start", ("votes", "diffused"))
         self._choose("on_dropout", ("wait", "fail", "continue"))
         if self.max_iterations is None:
@@ -145,7 +144,7 @@ class Job:
                 if not declaration.counts_clusters:
                     raise ConfigError(f'clusters = "auto" is for {_counting()}; {self.model} takes a number')
             else:
-                self._whole("clusters", 1, MOST_SEALED_CLUSTERS if self.sealed else LARGEST_COUNT)
+                self._whole("clusters", 1, declaration.most_clusters or LARGEST_COUNT)
             if self.classes is not None:
                 raise ConfigError(f"classes is for {_built_in('classes')}; {self.model} takes clusters")
             return
@@ -179,6 +178,15 @@ class Job:
         self._choose("unit", UNITS)
         if self.sealed and self.sites:
             check_collusion(self.collusion, len(self.sites))
+
+    def _refuse_start_from_pairs(self) -> None:
+        """Estimators have a start that no job has."""
+        for declaration in BUILT_IN:
+            if declaration.sealed and self.start == declaration.name:
+                raise ConfigError(
+                    f"start = {self.start} is for estimators, on one machine: it needs exact tables of pairs of "
+                    f'columns, which a job would disclose; take model = "{declaration.name}", whose tables have noise'
+                )
 
     @property
     def sealed(self) -> bool:
