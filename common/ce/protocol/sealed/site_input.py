@@ -81,4 +81,5 @@ class SealedOutcome:
     #: (n, k): of objects that this site alone holds; NaN for shared objects, of which only the label is known.
     memberships: Reals = field(repr=False)
     n_clusters: int
-    stopped: tuple[int, ...] = ()  # blocks whose objects end without a label, because a member stayed away
+    stopped: tuple[int, ...] = ()  # blocks whose objects end without a label: a member stayed away ...
+    lost: tuple[int, ...] = ()  # ... or, of these, has lost what it had opened in an earlier attempt
