@@ -4,8 +4,8 @@
     tables = pair_tables(codes, layout)              # (D, D), or the opened total of several sites, with noise
     fit = fit_pairs(tables, layout, "auto")          # weights and beta: what objects are scored with
 
-Called by `ce.models` (the estimator `Pairs`, `init="pairs"`) and by sealed jobs, whose sites refit what they are sent
-(`check_fit`). Equal inputs give equal bits on one machine; nothing here reads a global random state.
+Called by `ce.models` (the estimator `Pairs`, and a start of others) and by sealed jobs, whose sites refit what they are
+sent (`check_fit`). Equal inputs give equal bits on one machine; nothing here reads a global random state.
 """
 
 from ce.pair_tables.count_pairs import pair_tables

@@ -10,6 +10,7 @@ no estimate of the columns' confusion.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -51,10 +52,12 @@ def fit_pairs(
     tolerance: float = 1e-5,
     smoothing: float | None = None,
     max_iterations: int = MOST_ITERATIONS,
+    on_iteration: Callable[[int, float], None] | None = None,
 ) -> PairFit:
     """Fit `n_clusters` clusters, or as many as stand out, to tables whose cells have noise of deviation `sd`.
 
     Stops when a step gains less than `tolerance` nats per object. `smoothing` is the pseudo-count s of every beta.
+    `on_iteration` is called with each iteration of each start, and F.
     """
     return fit_residuals(
         Residuals.of(tables, layout, sd),
@@ -63,6 +66,7 @@ def fit_pairs(
         tolerance=tolerance,
         smoothing=smoothing,
         max_iterations=max_iterations,
+        on_iteration=on_iteration,
     )
 
 
@@ -74,6 +78,7 @@ def fit_residuals(
     tolerance: float,
     smoothing: float | None = None,
     max_iterations: int = MOST_ITERATIONS,
+    on_iteration: Callable[[int, float], None] | None = None,
 ) -> PairFit:
     """`fit_pairs` of residuals that are known already."""
     k = checked_clusters(n_clusters)
@@ -82,7 +87,7 @@ def fit_residuals(
     objective = Objective(residuals, default_smoothing(residuals) if smoothing is None else smoothing)
     best: PairFit | None = None
     for weights, beta in starting_points(residuals, k, seed):
-        fitted = _climb(objective, weights, beta, tolerance, max_iterations)
+        fitted = _climb(objective, weights, beta, tolerance, max_iterations, on_iteration)
         if best is None or fitted.log_composite > best.log_composite:
             best = fitted
     assert best is not None
@@ -133,7 +138,14 @@ class Objective:
         return value, after, self.residuals.layout.normalised(shares + self.smoothing)
 
 
-def _climb(objective: Objective, weights: Reals, beta: Reals, tolerance: float, max_iterations: int) -> PairFit:
+def _climb(
+    objective: Objective,
+    weights: Reals,
+    beta: Reals,
+    tolerance: float,
+    max_iterations: int,
+    on_iteration: Callable[[int, float], None] | None,
+) -> PairFit:
     """EM until a step gains less than the tolerance. The value is that of the parameters that are returned."""
     residuals = objective.residuals
     enough = tolerance * max(residuals.n_objects, 1.0)
@@ -144,5 +156,7 @@ def _climb(objective: Objective, weights: Reals, beta: Reals, tolerance: float, 
         weights, beta, before = next_weights, next_beta, value
         value, next_weights, next_beta = objective.step(weights, beta)
         iterations += 1
-        converged = value - before < enough
+        if on_iteration is not None:
+            on_iteration(iterations, value)
+        converged = tolerance > 0 and value - before < enough
     return PairFit(weights, beta, value, residuals.eigenvalues, len(weights), iterations, converged)

@@ -114,7 +114,7 @@ def dealer_products(
                 for site in block.members
             }
             for s, t in combinations(block.members, 2):
-                sums[s, t] = sums[s, t] + ring.product(drawn[s], beside[t]) & ring.mask
+                sums[s, t] = (sums[s, t] + ring.product(drawn[s], beside[t])) & ring.mask
     return {
         (s, t): ring.packed(total[:, : widths[t]]) + ring.packed(total[:, widths[t] :])
         for (s, t), total in sums.items()
@@ -191,7 +191,7 @@ class SiteProducts:
                 total += ring.product_with_bits(_one_hot(codes[begin:end], self._columns), rows)
             else:
                 total -= ring.product(rows, ring.drawn(stream, (end - begin, self._width)))
-        self._sums[sender] = self._sums[sender] + total & ring.mask
+        self._sums[sender] = (self._sums[sender] + total) & ring.mask
         self.awaited_rows.remove((context, sender))
 
     def receive_dealt(self, first: str, data: bytes) -> None:
@@ -224,7 +224,7 @@ class SiteProducts:
                 room[at] = ring.packed(masked & ring.mask)
             parts.append(bytes(room))
         product, check = self._dealt[first]
-        parts.append(ring.packed(ring.product(product.T, columns) + check & ring.mask))
+        parts.append(ring.packed((ring.product(product.T, columns) + check) & ring.mask))
         return b"".join(parts)
 
     def receive_check(self, second: str, data: bytes) -> None:
@@ -257,7 +257,7 @@ class SiteProducts:
         if partner in self.awaited_checks:
             raise MessageError(f"product with {partner}: expected after its check of the dealer has arrived")
         if partner < self.site:
-            return self._dealt[partner][0] + self._sums[partner] & self._ring.mask
+            return (self._dealt[partner][0] + self._sums[partner]) & self._ring.mask
         return self._sums[partner]
 
     def _codes_of(self, context: bytes) -> Codes:

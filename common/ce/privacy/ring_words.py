@@ -153,7 +153,7 @@ class Ring:
 
 
 def ring_bits(largest_total: int, sd: float) -> Literal[22, 32]:
-    """The bits of the smallest ring in which totals of at most `largest_total` with noise of this sd are unambiguous."""
+    """The bits of the smallest ring that holds totals of at most `largest_total` with noise of this sd."""
     needed = largest_total + NOISE_ROOM * sd
     if needed < 1 << 22:
         return 22
@@ -171,8 +171,8 @@ def _packed_22(words: RingWords) -> bytes:
     groups.reshape(-1)[: len(words)] = words
     a, b, c, d = groups.T
     packed = np.empty((len(groups), _GROUP_BYTES), dtype=np.uint8)
-    low = a | b << np.uint64(22) | c << np.uint64(44)  # the two highest bits of c are shifted out
-    high = c >> np.uint64(20) | d << np.uint64(2)
+    low = a | (b << np.uint64(22)) | (c << np.uint64(44))  # the two highest bits of c are shifted out
+    high = (c >> np.uint64(20)) | (d << np.uint64(2))
     packed[:, :8] = low.astype("<u8").view(np.uint8).reshape(-1, 8)
     packed[:, 8:] = high.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
     return packed.tobytes()
@@ -180,14 +180,14 @@ def _packed_22(words: RingWords) -> bytes:
 
 def _unpacked_22(data: bytes | memoryview, count: int) -> RingWords:
     groups = -(-count // _GROUP)
-    packed = np.zeros(groups * _GROUP_BYTES, dtype=np.uint8)
-    packed[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-    packed = packed.reshape(groups, _GROUP_BYTES)
+    packed = np.zeros((groups, _GROUP_BYTES), dtype=np.uint8)
+    packed.reshape(-1)[: len(data)] = np.frombuffer(data, dtype=np.uint8)
     low = np.ascontiguousarray(packed[:, :8]).view("<u8").reshape(-1)
     last = np.zeros((groups, 4), dtype=np.uint8)
     last[:, :3] = packed[:, 8:]
     high = last.view("<u4").reshape(-1).astype(np.uint64)
-    words = np.stack((low, low >> np.uint64(22), low >> np.uint64(44) | high << np.uint64(20), high >> np.uint64(2)), 1)
+    third = (low >> np.uint64(44)) | (high << np.uint64(20))
+    words = np.stack((low, low >> np.uint64(22), third, high >> np.uint64(2)), axis=1)
     flat = (words & np.uint64((1 << 22) - 1)).astype(np.uint32).reshape(-1)
     if flat[count:].any():
         raise MessageError("words: expected zeros after the last word, got other bits")

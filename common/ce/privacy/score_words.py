@@ -27,7 +27,7 @@ BIG = 2**20 + 1
 DUMMY_ROWS = 256
 #: Rows whose scores are added up at a time.
 _STRETCH = 2**14
-#: Scores of dummy rows are between these powers of two, and so are the distances to the winner: close ones and far ones.
+#: Scores of dummy rows have at most so many bits; distances to the winner have any number of bits up to it.
 _SCORE_BITS = 20
 
 
