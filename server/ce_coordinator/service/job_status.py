@@ -82,7 +82,7 @@ def _add_progress(status: pb.JobStatus, run: JobRun, now: float) -> None:
         status.exchanges = rounds.exchanges
         status.exchanges_kept = rounds.exchanges_resumed
         status.bytes = rounds.bytes
-        status.exchanges_per_s = attempt.exchanges_per_s(now)
+        status.exchanges_per_s = attempt.rate.per_s(now)
 
 
 def _add_result(status: pb.JobStatus, record: JobRecord) -> None:
