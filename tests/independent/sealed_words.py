@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -206,7 +207,7 @@ class Terms:
     columns: tuple[tuple[str, tuple[str, ...], int], ...]
     objects: int
 
-    @property
+    @cached_property
     def variance(self) -> Fraction | None:
         if self.job["epsilon"] == "exact":
             return None
@@ -215,21 +216,21 @@ class Terms:
         least = Fraction(change(holders, self.job["unit"], self.roster)) / (2 * rho)
         return Fraction(max(math.ceil(256 * least / (len(self.roster) - self.job["collusion"])), 9 * 256), 256)
 
-    @property
+    @cached_property
     def sd(self) -> float:
         return math.sqrt((self.variance or 0) * len(self.roster))
 
-    @property
+    @cached_property
     def largest(self) -> dict[tuple[int, int], int]:
         """By pair of columns i < j, in order: the largest total of their table."""
         h = [len(sites) for _, sites, _ in self.columns]
         return {(i, j): self.objects * h[i] * h[j] for i in range(len(h)) for j in range(i + 1, len(h))}
 
-    @property
+    @cached_property
     def ring(self) -> Ring:
         return Ring(22 if max(self.largest.values()) + 16 * self.sd < 2**22 else 32)
 
-    @property
+    @cached_property
     def spans(self) -> list[slice]:
         """Where the categories of each column are among all."""
         ends = np.cumsum([0, *(k for _, _, k in self.columns)]).tolist()
@@ -244,7 +245,7 @@ class Terms:
         """The cells of all tables, in order, of a (D, D) array."""
         return np.concatenate([square[self.spans[i], self.spans[j]].reshape(-1) for i, j in self.largest])
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
         columns = [joined(n.encode(), number(k), *(site.encode() for site in held)) for n, held, k in self.columns]
         noisy = b"" if self.variance is None else str(self.variance).encode()
