@@ -91,13 +91,13 @@ SEALED_TABLE: Mapping[SealedStep, SealedRule] = {
     "reveal": SealedRule(
         "scoring",
         "The dummy rows of the other members.",
-        "Where all dummies are right: opens the real rows.",
-        ("finish",),
+        "Where all dummies are right: opens the real rows; in a second round, a digest of the labels.",
+        ("reveal", "finish"),
     ),
     "finish": SealedRule(
         "scoring",
-        "The real rows of the other members.",
-        "Checks them against the commitments: these are the labels. The answer is a receipt.",
+        "The digests of the other members.",
+        "Compares them; the answer is a receipt.",
     ),
 }
 

@@ -8,35 +8,35 @@ reveal     the real rows; then, in a second round, a digest of the labels
 finish     the others' digests
 
 All blocks advance together: they have the same candidates, and so the same levels. All but the seeds is encrypted for
-the members of a block. Every size follows from the numbers of rows and of clusters; a site reads the same sizes here
-(`broadcast`). A block whose members have opened winners in an earlier attempt is taken up again at `settle`.
+the members of a block. Every size follows from the numbers of rows and of clusters; a site reads the same sizes here.
+A block whose members have opened winners in an earlier attempt is taken up again at `settle`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
-
-import numpy as np
+from typing import Literal, get_args
 
 from ce.errors import MessageError
-from ce.privacy.argmax_dealer import level_corrections
 from ce.privacy.score_words import DUMMY_ROWS
 from ce.privacy.secure_argmax import argmax_rounds, level_comparisons
 from ce.protocol.messages.array_names import ArrayName
-from ce.protocol.messages.steps import ArraySpec
-from ce.protocol.sealed.channel import OVERHEAD, Bytes, as_array, received
+from ce.protocol.messages.steps import Arrays, ArraySpec, Step
+from ce.protocol.sealed.channel import OVERHEAD, Bytes, as_array
+from ce.protocol.sealed.dealer import Dealer
+from ce.protocol.sealed.schedule import ARGMAX_SEED
 from ce.protocol.sealed.site_argmax import DUMMIES_SIZE, HASH_SIZE, real_size
-
-SEED_SIZE = 32
-ROUNDS_OF_A_LEVEL = 5
-#: What a site says of each of its shared blocks at `score`: compares anew, sends again what it sent, or gives it up.
-FRESH, AGAIN, LOST = 0, 1, 2
-SEED, BLOCKS = "argmax", "blocks"
+from ce.protocol.sealed.terms import Terms
+from ce.protocol.topology.site_view import Block
 
 LabelStep = Literal["score", "compare", "settle", "prove", "reveal", "finish"]
-Specs = dict[ArrayName, ArraySpec]
+STEPS: tuple[LabelStep, ...] = get_args(LabelStep)
+SEED_SIZE = 32
+ROUNDS_OF_A_LEVEL = 5
+#: What a site says of each of its shared blocks at `score`: it compares, sends again what it sent, or gives it up.
+FRESH, AGAIN, LOST = 0, 1, 2
+BLOCKS = "blocks"
 
 
 @dataclass(frozen=True)
@@ -48,210 +48,186 @@ class LabelBlock:
     rows: int
     digest: bytes = field(repr=False)
 
+    @classmethod
+    def of(cls, block: Block, digest: bytes) -> LabelBlock:
+        return cls(block.index, block.members, block.size, digest)
+
     @property
     def total(self) -> int:
         """Rows of the argmax."""
         return self.rows + DUMMY_ROWS
 
-    def levels(self, candidates: int) -> tuple[int, ...]:
-        """Comparisons of each level."""
-        return level_comparisons(self.total, candidates)
-
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What each member of a block sends the others in a round: its name, and the bytes before encryption."""
+    """What each member of a block sends the others in one round: what it is, and the bytes before encryption."""
 
     what: str
     size: int
 
+    def name(self, block: LabelBlock, sender: str) -> ArrayName:
+        return ArrayName.of_members(block.index, self.what, sender)
+
+    @property
+    def spec(self) -> ArraySpec:
+        return ArraySpec((OVERHEAD + self.size,))
+
+
+def rounds_of(step: LabelStep, candidates: int) -> int:
+    """How many rounds a step has."""
+    if step == "compare":
+        return ROUNDS_OF_A_LEVEL * len(level_comparisons(1, candidates))
+    return 2 if step == "reveal" else 1
+
 
 def broadcast(block: LabelBlock, step: LabelStep, number: int, candidates: int) -> Broadcast:
     """Of round `number` of a step, from 0. Raises MessageError where the step has no such round."""
-    kinds = {
-        "settle": (Broadcast("commitment", HASH_SIZE),),
-        "prove": (Broadcast("dummies", DUMMIES_SIZE),),
-        "reveal": (Broadcast("winners", real_size(block.rows)), Broadcast("digest", HASH_SIZE)),
-    }
-    if step == "compare":
-        rounds = argmax_rounds(block.total, candidates)
-        found = (Broadcast("opening", rounds[number].size),) if number < len(rounds) else ()
-        number = 0
-    else:
-        found = kinds.get(step, ())
-    if number >= len(found):
-        raise MessageError(f"{step}: expected no further round, got another")
-    return found[number]
+    if number >= rounds_of(step, candidates):
+        raise MessageError(f"{step}: expected {rounds_of(step, candidates)} rounds, got another")
+    match step:
+        case "compare":
+            return Broadcast("opening", argmax_rounds(block.total, candidates)[number].size)
+        case "settle":
+            return Broadcast("commitment", HASH_SIZE)
+        case "prove":
+            return Broadcast("dummies", DUMMIES_SIZE)
+        case "reveal":
+            return Broadcast("digest", HASH_SIZE) if number else Broadcast("winners", real_size(block.rows))
+        case _:
+            raise MessageError(f"{step}: the members of a block send nothing")
+
+
+def blocks_of(blocks: Iterable[LabelBlock], site: str) -> list[LabelBlock]:
+    return [block for block in blocks if site in block.members]
 
 
 def keys_between(blocks: Iterable[LabelBlock], first: str, peer: str) -> list[LabelBlock]:
-    """The blocks whose keys `first` sends to `peer`."""
+    """The blocks whose keys `first` draws and sends to `peer`, in order."""
     return [block for block in blocks if block.members[0] == first and peer in block.members]
 
 
-def score_specs(blocks: Sequence[LabelBlock], site: str) -> Specs:
-    """What a site answers to `score`. The number of its blocks and of its peers is all that it depends on."""
-    mine = [block for block in blocks if site in block.members]
+def score_arrays(blocks: Sequence[LabelBlock], site: str) -> Arrays:
+    """What a site answers to `score`: it depends on the members of its blocks alone."""
+    mine = blocks_of(blocks, site)
     if not mine:
         return {}
-    specs = {
-        ArrayName.to_dealer(SEED): ArraySpec((SEED_SIZE,)),
+    arrays = {
+        ArrayName.to_dealer(ARGMAX_SEED): ArraySpec((SEED_SIZE,)),
         ArrayName.of_broadcast(BLOCKS, site): ArraySpec((len(mine),)),
     }
     for peer in sorted({member for block in mine for member in block.members} - {site}):
         if sent := keys_between(mine, site, peer):
-            specs[ArrayName.of_box(peer)] = ArraySpec((OVERHEAD + SEED_SIZE * len(sent),))
-    return specs
-
-
-class ArgmaxDealer(Protocol):
-    """The dealer's part in the argmax: it has the seeds of all members, and never sees an opening."""
-
-    def take(self, site: str, seed: bytes) -> None:
-        """A site's fresh seed."""
-
-    def corrections(self, block: LabelBlock, level: int, candidates: int) -> bytes:
-        """What the last member of a block needs in a level."""
-
-    def forget(self) -> None:
-        """The last level was dealt: the seeds are not needed any more."""
-
-
-class LocalArgmaxDealer:
-    """The dealer, in the process of the coordinator."""
-
-    def __init__(self) -> None:
-        self._seeds: dict[str, bytes] = {}
-
-    def take(self, site: str, seed: bytes) -> None:
-        if seed in self._seeds.values():
-            raise MessageError(f"{site}: expected a fresh seed, got that of another site")
-        self._seeds[site] = seed
-
-    def corrections(self, block: LabelBlock, level: int, candidates: int) -> bytes:
-        seeds = [self._seeds[member] for member in block.members]
-        return b"".join(level_corrections(seeds, block.digest, level, block.levels(candidates)[level]))
-
-    def forget(self) -> None:
-        self._seeds.clear()
+            arrays[ArrayName.of_box(peer)] = ArraySpec((OVERHEAD + SEED_SIZE * len(sent),))
+    return arrays
 
 
 class LabelRounds:
     """Rounds from `score` to `finish`: what each site is asked for, and what its task brings."""
 
-    def __init__(self, sites: Sequence[str], blocks: Iterable[LabelBlock], clusters: int, dealer: ArgmaxDealer) -> None:
-        self._sites = tuple(sites)
-        self._all = tuple(blocks)
-        self._running = {block.index: block for block in self._all}
-        self._fresh: set[int] = set()
-        self._candidates = clusters + 1
+    def __init__(
+        self, terms: Terms, blocks: Mapping[int, tuple[Block, bytes]], dealer: Dealer, n_clusters: int
+    ) -> None:
+        """`blocks`: all shared blocks of the job, with their digests."""
+        self._sites = terms.sites
+        self._blocks = [LabelBlock.of(block, digest) for block, digest in blocks.values()]
+        self._candidates = n_clusters + 1
         self._dealer = dealer
-        #: The step of the open round, and which of its rounds it is; None: over.
-        self.step: LabelStep | None = "score"
-        self.number = 0
-        self.expected: dict[str, Specs] = {site: score_specs(self._all, site) for site in self._sites}
-        self.arrays: dict[str, dict[ArrayName, Bytes]] = {site: {} for site in self._sites}
-
-    @property
-    def levels(self) -> int:
-        return len(level_comparisons(1, self._candidates))
+        self._running = {block.index: block for block in self._blocks}
+        self._corrections: dict[int, Iterator[tuple[int, bytes]]] = {}  # by block that compares: level by level
+        self._step: LabelStep = "score"
+        self._number = 0  # of the open round among those of its step
 
     @property
     def running(self) -> tuple[int, ...]:
-        """The blocks that have not ended."""
+        """The blocks that have not ended without labels."""
         return tuple(self._running)
 
     def stop(self, blocks: Iterable[int]) -> None:
-        """Leave out blocks of which a member stays away: their objects end without a label. Others finish.
+        """Leave out blocks of which a member stays away: their objects end without a label, others finish.
 
-        Between rounds, or while one is open: whoever waits for its answers waits for less from now on.
+        Also while a round is open: whoever waits for its answers waits for what `expected` says now.
         """
         for index in blocks:
             self._running.pop(index, None)
-            self._fresh.discard(index)
-        if self.step not in ("score", None):
-            self.expected = self._specs()
+            self._corrections.pop(index, None)
 
-    def receive(self, answers: Mapping[str, Mapping[str, Bytes]]) -> None:
-        """The answers of all sites to the open round, by site: go on to the next one."""
-        sent: dict[tuple[str, ArrayName], Bytes] = {}
-        for site, specs in self.expected.items():
-            for name, spec in specs.items():
-                content = received(answers.get(site, {}), name, spec.shape[0])
-                sent[site, name] = as_array(content)
-        if self.step == "score":
-            self._begin(sent)
+    def expected(self, step: Step) -> dict[str, Arrays]:
+        """What each site answers in the round that is about to open, or is open."""
+        self._require(step)
+        if step == "score":
+            return {site: score_arrays(self._blocks, site) for site in self._sites}
+        arrays: dict[str, Arrays] = {site: {} for site in self._sites}
+        for block in self._answering():
+            sent = broadcast(block, self._step, self._number, self._candidates)
+            for member in block.members:
+                arrays[member][sent.name(block, member)] = sent.spec
+        return arrays
+
+    def after(
+        self, step: Step, received: Mapping[tuple[str, ArrayName], Bytes]
+    ) -> tuple[LabelStep, dict[str, dict[ArrayName, Bytes]]]:
+        """All have answered: the next step, and what its tasks bring to each site. `received`: by sender and name."""
+        self._require(step)
+        if step == "score":
+            self._begin(received)
         self._go_on()
-        self.expected = self._specs()
-        self.arrays = {site: self._brought(site, sent) for site in self._sites}
+        return self._step, {site: self._brought(site, received) for site in self._sites}
 
     # How.
 
-    def _begin(self, sent: Mapping[tuple[str, ArrayName], Bytes]) -> None:
+    def _require(self, step: Step) -> None:
+        if step != self._step:
+            raise MessageError(f"step: expected {self._step}, got {step}")
+
+    def _begin(self, received: Mapping[tuple[str, ArrayName], Bytes]) -> None:
+        """Which blocks compare, which are taken up again, and which end: as all their members say."""
         said: dict[int, set[int]] = {index: set() for index in self._running}
         for site in self._sites:
-            mine = [block for block in self._all if site in block.members]
-            if mine:
-                self._dealer.take(site, sent[site, ArrayName.to_dealer(SEED)].tobytes())
-                states = sent[site, ArrayName.of_broadcast(BLOCKS, site)]
-                for block, state in zip(mine, states.tolist(), strict=True):
-                    said.get(block.index, set()).add(state)
+            mine = blocks_of(self._blocks, site)
+            states = received[site, ArrayName.of_broadcast(BLOCKS, site)].tolist() if mine else []
+            for block, state in zip(mine, states, strict=True):
+                if block.index in said:
+                    said[block.index].add(state)
         for index, states in said.items():
+            block = self._running[index]
             if states == {FRESH}:
-                self._fresh.add(index)
-            elif states != {AGAIN}:
-                # Lost by a member; or the members disagree, and could not go on with each other.
+                seeds = [received[member, ArrayName.to_dealer(ARGMAX_SEED)].tobytes() for member in block.members]
+                self._corrections[index] = self._dealer.corrections(block.digest, seeds, block.total, self._candidates)
+            elif states != {AGAIN}:  # lost by a member; members that disagree could not read each other either
                 del self._running[index]
 
     def _go_on(self) -> None:
-        """The step after the present one."""
-        rounds = ROUNDS_OF_A_LEVEL * self.levels
-        if self.step == "score":
-            self.step = "compare" if self._fresh else "settle"
-        elif (self.step == "compare" and self.number + 1 < rounds) or (self.step == "reveal" and self.number == 0):
-            self.number += 1
+        last = self._number + 1 >= rounds_of(self._step, self._candidates)
+        if not last and (self._step != "compare" or self._corrections):
+            self._number += 1
             return
-        else:
-            after: dict[LabelStep, LabelStep | None] = {
-                "compare": "settle", "settle": "prove", "prove": "reveal", "reveal": "finish", "finish": None,
-            }  # fmt: skip
-            assert self.step is not None
-            self.step = after[self.step]
-        self.number = 0
-        if self.step == "settle":
-            self._dealer.forget()
-        if self.step is not None and not self._running and self.step != "finish":
-            self.step = "finish"
-        # Blocks may have been stopped that were the last to compare.
+        self._step, self._number = STEPS[STEPS.index(self._step) + 1], 0
+        if self._step == "compare" and not self._corrections:
+            self._step = "settle"
+        if not self._running:
+            self._step = "finish"
 
-    def _specs(self) -> dict[str, Specs]:
-        specs: dict[str, Specs] = {site: {} for site in self._sites}
-        if self.step is None or self.step == "finish":
-            return specs
-        for block in self._answering():
-            kind = broadcast(block, self.step, self.number, self._candidates)
-            for member in block.members:
-                name = ArrayName.of_members(block.index, kind.what, member)
-                specs[member][name] = ArraySpec((OVERHEAD + kind.size,))
-        return specs
+    def _members(self, block: int) -> tuple[str, ...]:
+        """The members of a block that goes on."""
+        return self._running[block].members if block in self._running else ()
 
     def _answering(self) -> list[LabelBlock]:
         """The blocks whose members send something in the open round."""
-        return [b for b in self._running.values() if self.step != "compare" or b.index in self._fresh]
+        if self._step == "finish":
+            return []
+        return [b for b in self._running.values() if self._step != "compare" or b.index in self._corrections]
 
-    def _brought(self, site: str, sent: Mapping[tuple[str, ArrayName], Bytes]) -> dict[ArrayName, Bytes]:
-        """What the next task of a site brings: of the others' messages those that are for it, and corrections."""
+    def _brought(self, site: str, received: Mapping[tuple[str, ArrayName], Bytes]) -> dict[ArrayName, Bytes]:
+        """Of the others' messages those that are for this site; and, at the beginning of a level, corrections."""
         arrays: dict[ArrayName, Bytes] = {}
-        for (sender, name), content in sent.items():
+        for (sender, name), content in received.items():
             if name.kind == "box" and name.what == site:
                 arrays[ArrayName.of_box(sender)] = content
-            elif name.kind == "members" and sender != site and name.number in self._running:
-                if site in self._running[name.number].members:
-                    arrays[name] = content
-        if self.step == "compare" and self.number % ROUNDS_OF_A_LEVEL == 0:
-            level = self.number // ROUNDS_OF_A_LEVEL
+            elif name.kind == "members" and sender != site and site in self._members(name.number):
+                arrays[name] = content
+        if self._step == "compare" and self._number % ROUNDS_OF_A_LEVEL == 0:
             for block in self._answering():
                 if block.members[-1] == site:
-                    corrections = self._dealer.corrections(block, level, self._candidates)
-                    arrays[ArrayName.of_corrections(block.index, level)] = np.frombuffer(corrections, dtype=np.uint8)
+                    level, corrections = next(self._corrections[block.index])
+                    arrays[ArrayName.of_corrections(block.index, level)] = as_array(corrections)
         return arrays

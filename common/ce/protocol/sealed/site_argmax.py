@@ -135,11 +135,6 @@ class SharedBlock:
         """The level whose corrections this member needs now; None where it is not the last, or has them."""
         return None if self._argmax is None else self._argmax.needs_corrections
 
-    @property
-    def compares(self) -> bool:
-        """Whether the tournament is going on."""
-        return self._argmax is not None and not self._argmax.finished
-
     def correct(self, level: int, corrections: bytes) -> None:
         self._playing.correct(level, corrections)
 
@@ -173,16 +168,16 @@ class SharedBlock:
             raise MessageError(f"block {self.index}: expected a share of {self._rows.total} rows, got {own.share.size}")
         self._own = own
 
-    def commitment(self, contexts: Mapping[str, bytes]) -> bytes:
-        """This member's commitment; `contexts`: what the commitment of each member is bound to."""
-        self._contexts = contexts
-        return self._settled.commitment(self._permuted, contexts[self._site])
+    def bind(self, contexts: Mapping[str, bytes]) -> None:
+        """What the commitment of each member is bound to."""
+        self._contexts = dict(contexts)
+
+    def commitment(self) -> bytes:
+        """This member's commitment."""
+        return self._settled.commitment(self._permuted, self._contexts[self._site])
 
     def receive_commitments(self, commitments: Mapping[str, bytes]) -> None:
-        """Those of all members, of which this one's own is checked by the caller."""
-        for member, content in commitments.items():
-            if len(content) != HASH_SIZE:
-                raise MessageError(f"block {self.index}: expected a commitment of {HASH_SIZE} bytes from {member}")
+        """Those of all members, before anything is opened."""
         self._commitments = dict(commitments)
 
     def dummies(self) -> bytes:
