@@ -129,7 +129,9 @@ class JobAttempt:
     @property
     def _with_checkpoints(self) -> bool:
         """False if the job has none, or the software of a site writes none: then no site is asked for one."""
-        return self._mode.has_checkpoints and not self._directory.any_lacks(pb.FEATURE_CHECKPOINTS, self._attempt.roster)
+        return self._mode.has_checkpoints and not self._directory.any_lacks(
+            pb.FEATURE_CHECKPOINTS, self._attempt.roster
+        )
 
     @property
     def sealed(self) -> SealedRounds | None:

@@ -184,7 +184,9 @@ class SealedCoordinator:
         cells = opened_cells(self.terms, shares)
         accepted = {content.tobytes() for (_, name), content in received.items() if name.what == MODEL}
         if len(accepted) > 1:
-            raise JobFailed("sites have accepted different models in earlier attempts: submit the job under another name")
+            raise JobFailed(
+                "sites have accepted different models in earlier attempts: submit the job under another name"
+            )
         if accepted:
             model = AcceptedModel.decoded(accepted.pop(), self.terms)
         else:

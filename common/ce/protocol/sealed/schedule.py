@@ -204,7 +204,9 @@ class Schedule:
     def state_size(self, site: str) -> int:
         return 2 + len(self.blocks_of(site))
 
-    def encode_state(self, site: str, release: ReleaseStatus, accepted: int, labels: Mapping[int, LabelStatus]) -> bytes:
+    def encode_state(
+        self, site: str, release: ReleaseStatus, accepted: int, labels: Mapping[int, LabelStatus]
+    ) -> bytes:
         of_blocks = (_LABEL_STATES.index(labels[index].state) for index in self.blocks_of(site))
         return bytes((_RELEASE_STATES.index(release.state), accepted, *of_blocks))
 

@@ -26,7 +26,16 @@ from ce.protocol.sealed.opened_shares import (
     opened_cells,
 )
 from ce.protocol.sealed.records import ReleaseRecord, ReleaseRequest
-from ce.protocol.sealed.schedule import COMMITMENT, DIGEST_SIZE, MODEL, NONCE, NONCE_SIZE, SHARE, ReleaseStatus, Schedule
+from ce.protocol.sealed.schedule import (
+    COMMITMENT,
+    DIGEST_SIZE,
+    MODEL,
+    NONCE,
+    NONCE_SIZE,
+    SHARE,
+    ReleaseStatus,
+    Schedule,
+)
 from ce.protocol.sealed.site_input import SiteContext
 from ce.protocol.sealed.site_tables import SiteTables
 from ce.protocol.topology.topology import Rows
@@ -45,9 +54,7 @@ class SiteRelease:
         self._context = context
         self._schedule = schedule
         self._delta = delta
-        self._identity = hashlib.sha256(
-            joined(b"ce sealed release 1", context.terms.digest, enrolment_digest)
-        ).digest()
+        self._identity = hashlib.sha256(joined(b"ce sealed release 1", context.terms.digest, enrolment_digest)).digest()
         self._commitments: dict[str, bytes] = {}
         self._origin = context.attempt.epoch
         self.resumed = False  # whether a share of an earlier attempt is opened again
