@@ -89,7 +89,7 @@ def _sealed_arrays(sealed: SealedRelease, view: SiteView, findings: Findings) ->
         if block.shared:
             rules = findings.arrays.get(Scope.of_block(block.index), ())
             width = sum(len(column.categories) for column in view.clusterings)
-            for step, what, shape in (("mask", MASKED, (block.size, width)), ("reveal", WINNERS, (block.size,))):
+            for step, what, shape in (("mask", MASKED, (block.size, width)), ("reveal", "reveal", (block.size,))):
                 name = ArrayName.of_members(block.index, what, sealed.site)
                 yield PreviewArray(name, step, shape, mode, block.members, rules)
     share = ArrayName.of_broadcast(SHARE, sealed.site)

@@ -91,7 +91,9 @@ class SealedRounds:
         check_cancelled()  # nothing of an attempt that has ended is recorded
         names = [ArrayName(name) for name in answer.arrays]
         modes: dict[str, str] = {name: _MODES.get(name.kind, "sealed") for name in names}
-        receivers: dict[str, tuple[str, ...]] = {name: name.contributors(self._admitted.alignment.view) for name in names}
+        receivers: dict[str, tuple[str, ...]] = {
+            name: name.contributors(self._admitted.alignment.view) for name in names
+        }
         return replace(answer, ledger=self._recorder.contribution(answer.round, answer.arrays, modes, receivers))
 
     def _write_results(self, task: Task) -> None:
@@ -100,15 +102,14 @@ class SealedRounds:
         clusters, memberships = whole_labels(self._site, view, labels, participating)
         excluded = ~np.isin(labels.ids, self._labels.ids)
         report = report_of(self._admitted, task.round, int((clusters < 0).sum())) | self._outcome()
-        self._results.write(
-            job, labels.ids, clusters, memberships, (), report, excluded if excluded.any() else None
-        )
+        self._results.write(job, labels.ids, clusters, memberships, (), report, excluded if excluded.any() else None)
         self.finished = True
 
     def _outcome(self) -> dict[str, Any]:
         """What only reports of sealed jobs say: noise and cost of the tables, clusters that were found, warnings."""
         outcome, terms = self._site.result, self._site.terms
-        assert outcome is not None and terms is not None
+        assert outcome is not None
+        assert terms is not None
         offered, blocks = self._admitted.prepared.offered, self._admitted.alignment.view.blocks
         stopped = [blocks[index].size for index in outcome.stopped]
         rho = terms.rho[self._site.name]
