@@ -42,8 +42,8 @@ from ce.protocol.topology.topology import Rows
 from ce.ring import Words
 
 _LOST = (
-    "the shares of this job were opened in an earlier attempt, and {who}: the job cannot go on; submit it under another "
-    "name, which is charged anew"
+    "the shares of this job were opened in an earlier attempt, and {who}: the job cannot go on; submit it under "
+    "another name, which is charged anew"
 )
 
 

@@ -159,9 +159,9 @@ class Terms:
         if self.objects / most >= CLEAR_CELL * self.sd:
             return ""
         return (
-            f"the noise of this job is large for its tables: {self.objects / most:,.1f} objects per cell of the largest "
-            f"table, and a standard deviation of {self.sd:,.1f} in each; a larger epsilon, more objects or columns with "
-            "fewer categories give better labels"
+            f"the noise of this job is large for its tables: {self.objects / most:,.1f} objects per cell of the "
+            f"largest table, and noise of standard deviation {self.sd:,.1f} in each; a larger epsilon, more objects or "
+            "columns with fewer categories give better labels"
         )
 
 
