@@ -84,7 +84,7 @@ def preview(job: str, config: Path, format_: str) -> None:
 
 def _why(excluded: Excluded) -> str:
     if excluded.rule == SHARED_OBJECTS:
-        return f'{SHARED_OBJECTS} = "exclude": they take no part in totals, and are labelled here afterwards'
+        return f"{SHARED_OBJECTS}: they take no part in this job, and are labelled here afterwards"
     return f"{excluded.rule} requires {excluded.required:,}, found {excluded.found:,}"
 
 

@@ -155,7 +155,11 @@ def _rules(policy: Policy) -> str:
     minimums = ("min_sites", "min_objects", "min_foreign_columns", "min_classifiers", "min_cluster")
     required = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
     below = "is excluded" if policy.below_minimum == "exclude" else "makes this site refuse"
-    shared = "are in totals that are opened" if policy.shared_objects == "totals" else "take no part"
+    shared = {
+        "sealed": "take part in sealed jobs only",
+        "exclude": "take no part",
+        "totals": "are in totals that are opened",
+    }[policy.shared_objects]
     begins = "by itself" if policy.consent == "auto" else "when it is approved here"
     return f"{required}; what is below {below}; objects that other sites hold too {shared}; a job begins {begins}"
 
