@@ -86,7 +86,7 @@ class JobRecords:
     def release(self) -> ReleaseRecord | None:
         if not self._database.exists:
             return None
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             found = database.execute(
                 "SELECT origin, context, state, nonce, share, commitments, model, over FROM releases "
                 "WHERE digest = ? AND state != 'reserved'",
@@ -133,7 +133,7 @@ class JobRecords:
     # The labels.
 
     def labels(self, block: bytes) -> LabelRecord | None:
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             found = database.execute(
                 "SELECT origin, state, share, key, nonce, commitments, n_clusters FROM labels "
                 "WHERE digest = ? AND block = ?",

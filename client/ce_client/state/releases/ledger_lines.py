@@ -49,7 +49,7 @@ def write_lines(database: ReleaseDatabase, ledger: RecordsReleases, delta: float
     """
     if not database.exists:
         return
-    with database.transaction() as opened:
+    with database.reading() as opened:
         lines = [*_of_releases(opened, ledger, delta, digest), *_of_labels(opened, ledger, digest)]
     for line in lines:
         line.write()

@@ -42,7 +42,7 @@ class Releases:
         """What is spent, at this delta. Changes nothing."""
         if not self.database.exists:
             return Budget({}, {}, ())
-        with self.database.transaction() as database:
+        with self.database.reading() as database:
             found = spendings(database)
         alone = tuple((one, largest_epsilon(rho_of_objects(one.objects[:1], [one]), delta)) for one in found)
         return Budget(usage([one for one in found if one.spent], delta), usage(found, delta), alone)
@@ -56,7 +56,7 @@ class Releases:
         """Whether one release of a definition is allowed, and not used."""
         if not self.database.exists:
             return False
-        with self.database.transaction() as database:
+        with self.database.reading() as database:
             return allowances.find(database, definition, "")
 
     def over(self, job: str) -> None:
