@@ -87,7 +87,7 @@ def _over_totals(job: formulas.Size) -> dict[str, float]:
 
 
 def _sealed(job: formulas.Size) -> dict[str, float]:
-    from ce import sealed_capacity as sealed  # noqa: PLC0415 (its sizes are those of a protocol that needs libraries)
+    from ce import sealed_capacity as sealed  # its sizes are those of a protocol that needs libraries
 
     shape = sealed.SealedShape.even(job)
     enrolment = sealed.enrolment_traffic(job)

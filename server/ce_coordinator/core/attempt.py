@@ -99,11 +99,8 @@ class JobAttempt:
         self.setup = AttemptSetup(attempt, mode.uses_votes, settings.limits)
         self.letters: LetterRelay | None = None
         self.rounds: AttemptRounds | None = None
-        self._attempt = attempt
-        self._job = job
-        self._mode = mode
-        self._settings = settings
-        self._directory = directory
+        self._attempt, self._job, self._mode = attempt, job, mode
+        self._settings, self._directory = settings, directory
         self._schedule = CheckpointSchedule(settings.checkpoint_interval, now)
         self.rate = ExchangeRate()
 
@@ -172,9 +169,9 @@ class JobAttempt:
         return self._received_in_rounds(self.letters, self.rounds, site, kind, message, now)
 
     def go_on_without(self, sealed: SealedRounds, sites: Collection[str], now: float) -> list[Instruction]:
-        """A sealed job whose tables are opened goes on without sites that stay away."""
+        """A sealed job whose tables are opened goes on without all sites that it waits for."""
         sealed.stop(sites)
-        return [Changed(self._job.name)] if sealed.awaited else self._all_answered(sealed, now)
+        return self._all_answered(sealed, now)
 
     # Computations and checkpoints.
 
@@ -318,8 +315,8 @@ class JobAttempt:
 
     def _align(self, relay: LetterRelay) -> Compute:
         """Who shares what, from all enrolments."""
-        enrolments, most_bytes = self.setup.enrolments, self._settings.limits.round_bytes
-        vocabularies = relay.vocabularies
+        enrolments, vocabularies = self.setup.enrolments, relay.vocabularies
+        most_bytes = self._settings.limits.round_bytes
         size = sum(len(enrolment.objects) for enrolment in enrolments.values())
 
         def work() -> Aligned:
