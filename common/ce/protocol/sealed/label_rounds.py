@@ -32,6 +32,15 @@ from ce.protocol.topology.site_view import Block
 
 LabelStep = Literal["score", "compare", "settle", "prove", "reveal", "finish"]
 STEPS: tuple[LabelStep, ...] = get_args(LabelStep)
+#: The steps that may come after each. `compare` is left out where no block compares.
+FOLLOWS: Mapping[LabelStep, tuple[LabelStep, ...]] = {
+    "score": ("compare", "settle", "finish"),
+    "compare": ("compare", "settle", "finish"),
+    "settle": ("prove", "finish"),
+    "prove": ("reveal", "finish"),
+    "reveal": ("reveal", "finish"),
+    "finish": (),
+}
 SEED_SIZE = 32
 ROUNDS_OF_A_LEVEL = 5
 #: What a site says of each of its shared blocks at `score`: it compares, sends again what it sent, or gives it up.
@@ -184,16 +193,17 @@ class LabelRounds:
         said: dict[int, set[int]] = {index: set() for index in self._running}
         for site in self._sites:
             mine = blocks_of(self._blocks, site)
-            states = received[site, ArrayName.of_broadcast(BLOCKS, site)].tolist() if mine else []
-            for block, state in zip(mine, states, strict=True):
+            states = received.get((site, ArrayName.of_broadcast(BLOCKS, site)))
+            told = [LOST] * len(mine) if states is None else states.tolist()  # of a site that stays away: nothing
+            for block, state in zip(mine, told, strict=True):
                 if block.index in said:
                     said[block.index].add(state)
-        for index, states in said.items():
+        for index, plans in said.items():
             block = self._running[index]
-            if states == {FRESH}:
+            if plans == {FRESH}:
                 seeds = [received[member, ArrayName.to_dealer(ARGMAX_SEED)].tobytes() for member in block.members]
                 self._corrections[index] = self._dealer.corrections(block.digest, seeds, block.total, self._candidates)
-            elif states != {AGAIN}:  # lost by a member; members that disagree could not read each other either
+            elif plans != {AGAIN}:  # lost by a member; members that disagree could not read each other either
                 del self._running[index]
 
     def _go_on(self) -> None:

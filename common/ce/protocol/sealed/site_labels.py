@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from ce.privacy.derivation import joined, number
 from ce.privacy.score_words import score_words
 from ce.privacy.secure_argmax import WINNER_MODULUS, Words, corrections_size, level_comparisons, share_from
 from ce.protocol.messages.array_names import ArrayName
-from ce.protocol.messages.steps import check_asked
+from ce.protocol.messages.steps import Arrays, check_asked
 from ce.protocol.messages.task import Task
 from ce.protocol.sealed.channel import Bytes, as_array, received
 from ce.protocol.sealed.label_rounds import (
     AGAIN,
     BLOCKS,
+    FOLLOWS,
     FRESH,
     LOST,
     SEED_SIZE,
@@ -64,6 +65,91 @@ class DifferentLabels(JobFailed):
         )
 
 
+def plan_of(block: LabelBlock, states: Mapping[str, LabelStatus]) -> int:
+    """Whether a block compares, is taken up again, or is lost. All members come to the same, from what all have told.
+
+    Where a member has entered, labels may have been opened: then nothing but the shares of that attempt may follow.
+    """
+    origins = {status.origin for status in states.values() if status.state == "entered"}
+    if not origins:
+        return FRESH
+    have = {(member, status.origin) for member, status in states.items() if status.state is not None}
+    return AGAIN if len(origins) == 1 and have == {(member, *origins) for member in block.members} else LOST
+
+
+class OwnScores:
+    """What a site adds to the scores of objects, as whole numbers, for an accepted model."""
+
+    def __init__(self, context: SiteContext, model: AcceptedModel) -> None:
+        terms, site = context.terms, context.site
+        self._context = context
+        self._n_clusters = model.n_clusters
+        self._categories = terms.categories_of(site)
+        self._cells = cell_words(model.beta[terms.cells_of(site)], terms.score_unit)
+        self._weights = weight_words(model.weights, terms.score_unit)
+
+    def of_block(self, block: LabelBlock) -> Words:
+        """(k + 1, rows) words of a shared block; the first member adds the weights of the clusters."""
+        context = self._context
+        codes = context.input.of_block(block.index)
+        if len(block.members) == 2:
+            # With one other member the winner says something about the labels here: with few, it might say all.
+            few = (codes >= 0).sum(axis=1) < context.min_foreign_columns
+            codes = np.where(few[:, None], np.int32(-1), codes)
+        is_first = block.members[0] == context.site
+        return score_words(codes, self._categories, self._cells, self._weights if is_first else None)
+
+    def alone(self, codes: Codes) -> tuple[Labels, Reals]:
+        """Labels and memberships of objects that only this site holds, from the same whole numbers."""
+        words = score_words(codes, self._categories, self._cells, self._weights).view(np.int32)
+        found = words.argmax(axis=0).astype(np.int32)
+        scores = (words[:-1] // WINNER_MODULUS).T / self._context.terms.score_unit
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        return np.where(found == self._n_clusters, np.int32(-1), found), chances
+
+
+class BlockMessages:
+    """What the members of blocks send each other, all of it bound into whatever they send next."""
+
+    def __init__(self, context: SiteContext, candidates: int) -> None:
+        self._site, self._channel = context.site, context.channel
+        self._candidates = candidates
+        self.sent: dict[int, bytes] = {}  # by block: the content of this site's last message
+
+    def send(self, block: LabelBlock, step: LabelStep, number_: int, content: bytes) -> tuple[ArrayName, Bytes]:
+        kind = broadcast(block, step, number_, self._candidates)
+        self.sent[block.index] = content
+        return kind.name(block, self._site), self._channel.to_block(block.index, kind.what, content)
+
+    def take(self, task: Task, block: LabelBlock, step: LabelStep, number_: int) -> dict[str, bytes]:
+        """What the other members have sent in the round before, which was this one."""
+        kind = broadcast(block, step, number_, self._candidates)
+        others = [member for member in block.members if member != self._site]
+        found = {m: self._channel.from_block(block.index, kind.what, m, task, kind.size) for m in others}
+        whole = found | {self._site: self.sent[block.index]}
+        self._channel.bind_block(block.index, *(whole[member] for member in block.members))
+        return found
+
+    def asked(self, task: Task, blocks: Iterable[LabelBlock], step: LabelStep, number_: int) -> set[int]:
+        """The blocks whose array a task asks for. Raises MessageError where it asks for anything else."""
+        expected: Arrays = {}
+        found = set()
+        for block in blocks:
+            kind = broadcast(block, step, number_, self._candidates)
+            name = kind.name(block, self._site)
+            if name in task.asked:
+                expected[name] = kind.spec
+                found.add(block.index)
+        check_asked(task.asked, expected)
+        return found
+
+    def brings_digests(self, task: Task, block: LabelBlock) -> bool:
+        """Whether a block is in the last task: it asks for nothing, so that what it brings says it."""
+        kind = broadcast(block, "reveal", 1, self._candidates)
+        return any(kind.name(block, member) in task.arrays for member in block.members)
+
+
 class SiteLabels:
     """One site's labels in one attempt. `states`: what each member has told of each shared block, this site too."""
 
@@ -75,11 +161,10 @@ class SiteLabels:
         self._compared: set[int] = set()  # of these, those that compare in this attempt
         self._drawn: dict[int, bytes] = {}  # keys of the rows of blocks whose first member this site is
         self._seed = b""
-        self._sent: dict[int, bytes] = {}  # by block: the content of this site's last message
         self._ended: dict[int, bool] = {}  # blocks without labels; whether a member has lost its share
         self._labels: dict[int, Labels] = {}
         self._model: AcceptedModel | None = None
-        self._last: tuple[LabelStep, int] | None = None  # step and number of the last round
+        self._last: tuple[LabelStep, int] = ("score", 0)  # step and number of the last round
 
     def answer(self, task: Task, model: AcceptedModel) -> dict[ArrayName, Bytes]:
         """The arrays of one answer. Raises JobFailed, and Refused where objects were labelled before."""
@@ -96,10 +181,10 @@ class SiteLabels:
     def finish(self, task: Task) -> SealedOutcome:
         """The labels of all objects of this site, once the others' digests are equal to its own."""
         model = self._accepted
-        self._stop_all_but({block.index for block in self._mine() if self._brings_digests(task, block)})
+        self._stop_all_but({block.index for block in self._mine() if self._messages.brings_digests(task, block)})
         for block in self._mine():
             for member, digest in self._take(task, block).items():
-                if not hmac.compare_digest(digest, self._sent[block.index]):
+                if not hmac.compare_digest(digest, self._messages.sent[block.index]):
                     raise DifferentLabels(block.index, member)
         for index in self._ended:
             self._forget(index)
@@ -111,19 +196,21 @@ class SiteLabels:
         if self._model is not None:
             raise MessageError("step: expected score once, got it again")
         self._model = model
+        self._messages = BlockMessages(self._context, self._candidates)
         context = self._context
         check_asked(task.asked, score_arrays(self._blocks, context.site))
-        self._last = ("score", 0)
         if not self._blocks:
             return {}
-        plans = []
-        for block in self._blocks:
-            plans.append(self._plan(block, model))
-            if plans[-1] == LOST:
+        plans = [plan_of(block, self._states[block.index]) for block in self._blocks]
+        for block, plan in zip(self._blocks, plans, strict=True):
+            if plan == LOST:
                 self._ended[block.index] = True
-            else:
-                self._running[block.index] = self._shared(block, model)
-        self._compared = {block.index for block, plan in zip(self._blocks, plans, strict=True) if plan == FRESH}
+                continue
+            if plan == FRESH:
+                self._forget(block.index)
+                self._compared.add(block.index)
+            shared = SharedBlock(block.index, block.members, context.site, block.rows, self._candidates)
+            self._running[block.index] = shared
         # A key is drawn for every block, also where it is not needed: what a site sends says nothing.
         mine = [block for block in self._blocks if block.members[0] == context.site]
         self._drawn = {block.index: context.entropy(SEED_SIZE) for block in mine}
@@ -138,48 +225,13 @@ class SiteLabels:
                 arrays[ArrayName.of_box(peer)] = context.channel.to_peer(peer, content)
         return arrays
 
-    def _plan(self, block: LabelBlock, model: AcceptedModel) -> int:
-        """Whether a block compares, is taken up, or is lost; all members come to the same, from what all have told."""
-        states, records = self._states[block.index], self._context.records
-        origins = {status.origin for status in states.values() if status.state == "entered"}
-        if not origins:
-            records.discard_labels(block.digest)
-            return FRESH
-        have = {(member, status.origin) for member, status in states.items() if status.state is not None}
-        if len(origins) > 1 or have != {(member, origin) for member in block.members for origin in origins}:
-            return LOST
-        record = records.labels(block.digest)
-        assert record is not None
-        if record.n_clusters != model.n_clusters:
-            raise MessageError("model: the labels of a block were settled with another number of clusters")
-        return AGAIN
-
-    def _shared(self, block: LabelBlock, model: AcceptedModel) -> SharedBlock:
-        return SharedBlock(block.index, block.members, self._context.site, block.rows, model.n_clusters + 1)
-
-    def _words(self, block: LabelBlock, model: AcceptedModel) -> Words:
-        """This site's addends of the scores of a block's objects."""
-        context = self._context
-        codes = context.input.of_block(block.index)
-        if len(block.members) == 2:
-            # With one other member the winner says something about the labels here: with few, it might say all.
-            few = (codes >= 0).sum(axis=1) < context.min_foreign_columns
-            codes = np.where(few[:, None], np.int32(-1), codes)
-        return self._scored(codes, model, with_weights=block.members[0] == context.site)
-
-    def _scored(self, codes: Codes, model: AcceptedModel, *, with_weights: bool) -> Words:
-        terms, site = self._context.terms, self._context.site
-        cells = cell_words(model.beta[terms.cells_of(site)], terms.score_unit)
-        weights = weight_words(model.weights, terms.score_unit) if with_weights else None
-        return score_words(codes, terms.categories_of(site), cells, weights)
-
     # The tournament.
 
     def _compare(self, task: Task) -> dict[ArrayName, Bytes]:
         number_ = self._next("compare")
         compared = [block for block in self._mine() if block.index in self._compared]
         waiting = self._running.keys() - self._compared  # those taken up again have nothing to compare
-        self._stop_all_but(self._asked(task, compared, "compare", number_) | waiting)
+        self._stop_all_but(self._messages.asked(task, compared, "compare", number_) | waiting)
         blocks = [block for block in compared if block.index in self._running]
         if number_ == 0:
             self._begin(task, blocks)
@@ -188,18 +240,19 @@ class SiteLabels:
                 self._running[block.index].receive_openings(self._take(task, block))
         for block in blocks:
             self._correct(task, block)
-        self._last = ("compare", number_)
-        return self._send(blocks, SharedBlock.opening)
+        return self._send(blocks, "compare", number_, SharedBlock.opening)
 
-    def _begin(self, task: Task, blocks: Iterable[LabelBlock]) -> None:
+    def _begin(self, task: Task, blocks: Sequence[LabelBlock]) -> None:
         context, keys = self._context, dict(self._drawn)
         for peer in self._peers():
-            if theirs := keys_between(self._blocks, peer, context.site):
+            theirs = keys_between(self._blocks, peer, context.site)
+            if any(block in blocks for block in theirs):
                 content = context.channel.from_peer(peer, task, SEED_SIZE * len(theirs))
                 for at, block in enumerate(theirs):
                     keys[block.index] = content[at * SEED_SIZE : (at + 1) * SEED_SIZE]
+        scores = OwnScores(context, self._accepted)
         for block in blocks:
-            words = self._words(block, self._accepted)
+            words = scores.of_block(block)
             self._running[block.index].begin(keys[block.index], self._seed, block.digest, words)
         self._seed, self._drawn = b"", {}
 
@@ -215,13 +268,12 @@ class SiteLabels:
 
     def _open(self, task: Task, step: LabelStep) -> dict[ArrayName, Bytes]:
         number_ = self._next(step)
-        self._stop_all_but(self._asked(task, self._mine(), step, number_))
+        self._stop_all_but(self._messages.asked(task, self._mine(), step, number_))
         blocks = self._mine()
         prepare, opened = self._openings(step, number_)
         for block in blocks:
             prepare(task, block)
-        self._last = (step, number_)
-        return self._send(blocks, opened)
+        return self._send(blocks, step, number_, opened)
 
     def _openings(self, step: LabelStep, number_: int) -> tuple[Preparation, Opening]:
         """What is done with the others' messages of each block, for all blocks first; then what is sent."""
@@ -245,7 +297,8 @@ class SiteLabels:
             )
         else:
             record = context.records.labels(block.digest)
-            assert record is not None
+            if record is None or record.n_clusters != self._accepted.n_clusters:
+                raise MessageError(f"block {block.index}: its share of the labels is not that of this model")
             origin = record.origin
             shared.take_up(WinnerShare(share_from(record.share, block.total), record.key, record.nonce))
         job, _, roster = context.attempt.context
@@ -282,21 +335,13 @@ class SiteLabels:
         for index, found in self._labels.items():
             if index not in self._ended:
                 labels[context.input.rows[index]] = found
+        scores = OwnScores(context, model)
         for index, block in context.view.blocks.items():
             if not block.shared:
                 rows = context.input.rows[index]
-                labels[rows], memberships[rows] = self._alone(context.input.of_block(index), model)
+                labels[rows], memberships[rows] = scores.alone(context.input.of_block(index))
         lost = tuple(sorted(index for index, is_lost in self._ended.items() if is_lost))
         return SealedOutcome(labels, memberships, model.n_clusters, tuple(sorted(self._ended)), lost)
-
-    def _alone(self, codes: Codes, model: AcceptedModel) -> tuple[Labels, Reals]:
-        """Labels and memberships of objects that only this site holds, from the same whole numbers."""
-        words = self._scored(codes, model, with_weights=True).view(np.int32)
-        found = words.argmax(axis=0).astype(np.int32)
-        scores = (words[:-1] // WINNER_MODULUS).T / self._context.terms.score_unit
-        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
-        chances /= chances.sum(axis=1, keepdims=True)
-        return np.where(found == model.n_clusters, np.int32(-1), found), chances
 
     # Rounds.
 
@@ -319,29 +364,12 @@ class SiteLabels:
 
     def _next(self, step: LabelStep) -> int:
         """Which round of its step this one is."""
-        if self._last is None:
-            raise MessageError(f"step: expected score, got {step}")
+        if step not in FOLLOWS[self._last[0]]:
+            raise MessageError(f"step: expected {' or '.join(FOLLOWS[self._last[0]])}, got {step}")
         number_ = self._last[1] + 1 if self._last[0] == step else 0
         if number_ >= rounds_of(step, self._candidates):
             raise MessageError(f"step: expected {rounds_of(step, self._candidates)} rounds of {step}, got another")
         return number_
-
-    def _asked(self, task: Task, blocks: Iterable[LabelBlock], step: LabelStep, number_: int) -> set[int]:
-        """The blocks whose array the task asks for, and nothing else does it ask for."""
-        expected, found = {}, set()
-        for block in blocks:
-            sent = broadcast(block, step, number_, self._candidates)
-            name = sent.name(block, self._context.site)
-            if name in task.asked:
-                expected[name] = sent.spec
-                found.add(block.index)
-        check_asked(task.asked, expected)
-        return found
-
-    def _brings_digests(self, task: Task, block: LabelBlock) -> bool:
-        """Whether a block is in the last task: it asks for nothing, so that what it brings says it."""
-        sent = broadcast(block, "reveal", 1, self._candidates)
-        return any(sent.name(block, member) in task.arrays for member in block.members)
 
     def _stop_all_but(self, going_on: Set[int]) -> None:
         """Blocks that a task leaves out end here, for good: their objects get no label."""
@@ -351,26 +379,15 @@ class SiteLabels:
             self._ended[index] = False
 
     def _take(self, task: Task, block: LabelBlock) -> dict[str, bytes]:
-        """What the other members have sent in the round before. All of it is bound into whatever they send next."""
-        assert self._last is not None
-        channel, site = self._context.channel, self._context.site
-        sent = broadcast(block, *self._last, self._candidates)
-        others = [member for member in block.members if member != site]
-        messages = {m: channel.from_block(block.index, sent.what, m, task, sent.size) for m in others}
-        whole = messages | {site: self._sent[block.index]}
-        channel.bind_block(block.index, *(whole[member] for member in block.members))
-        return messages
+        """What the other members have sent in the round before."""
+        return self._messages.take(task, block, *self._last)
 
-    def _send(self, blocks: Iterable[LabelBlock], opened: Opening) -> dict[ArrayName, Bytes]:
+    def _send(
+        self, blocks: Iterable[LabelBlock], step: LabelStep, number_: int, opened: Opening
+    ) -> dict[ArrayName, Bytes]:
         """What `opened` gives of each block, for its members."""
-        assert self._last is not None
-        arrays = {}
-        for block in blocks:
-            content = self._sent[block.index] = opened(self._running[block.index])
-            sent = broadcast(block, *self._last, self._candidates)
-            name = sent.name(block, self._context.site)
-            arrays[name] = self._context.channel.to_block(block.index, sent.what, content)
-        return arrays
+        self._last = (step, number_)
+        return dict(self._messages.send(b, step, number_, opened(self._running[b.index])) for b in blocks)
 
     def _forget(self, index: int) -> None:
         """A share that was never entered was never opened, and is not needed any more."""
