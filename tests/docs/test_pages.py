@@ -53,7 +53,7 @@ EXCEPTED: dict[str, str] = {
 
 
 #: Pages in which `ce ...` is what a key or a signature is for.
-LABELS = ("docs/ledger.md", "docs/protocol.md")
+LABELS = ("docs/ledger.md", "docs/protocol.md", "docs/site-computation.md")
 
 
 @dataclass(frozen=True)
