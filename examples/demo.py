@@ -135,8 +135,10 @@ def _facts(report: Mapping[str, Any], consensus: Consensus, budgets: Mapping[str
 
 
 def _spent(budget: Mapping[str, Any]) -> str:
-    """What the labels of one object have cost at most, and what is allowed."""
-    return f"{budget['epsilon_spent']:.2f} of {budget['max_epsilon']:.2f}, delta {budget['delta']:g}"
+    """How much was told about the site's labels of one object, of the objects of which most was told."""
+    most = budget["spent"][0]
+    allowed = f"{budget['max_epsilon']:.2f}, at delta {budget['delta']:g}"
+    return f"{most['epsilon']:.2f} of {allowed}, for its labels of each of {most['objects']:,} objects"
 
 
 def _agreement(consensus: Consensus, truth: Mapping[str, float]) -> Table:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ce.protocol.messages.steps import AFTER_THE_LAST, BEGINS_ITERATION, SHARES, TABLE, VOTES_ONLY, Asked, StepRule
 from ce.protocol.messages.sealed_steps import SEALED_TABLE
+from ce.protocol.messages.steps import AFTER_THE_LAST, BEGINS_ITERATION, SHARES, TABLE, VOTES_ONLY, Asked, StepRule
 from ce.transport.frames import PROTOCOL
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
