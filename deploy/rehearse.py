@@ -215,7 +215,7 @@ def look_at_sealed(folder: Path, override: Path | None = None) -> None:
         check(all(found.setdefault(own, label) == label for own, label in rows), "sites agree on shared objects")
         agreement.append(ce.metrics.ari([group[own] for own, _ in rows], [label for _, label in rows]))
         said = compose(*words, "ce-client", "budget", "--config", ".", "--format", "json", profile="sealed")
-        spent.append(json.loads(said)["epsilon_spent"])
+        spent.append(json.loads(said)["spent"][0]["epsilon"])
     print("  ARI with the groups: " + ", ".join(f"{value:.4f}" for value in agreement))
     print("  epsilon spent: " + ", ".join(f"{value:.3f}" for value in spent))
     check(min(agreement) > 0.9, "the consensus is near the groups")

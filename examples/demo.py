@@ -129,14 +129,16 @@ def _facts(report: Mapping[str, Any], consensus: Consensus, budgets: Mapping[str
     if unlabelled:
         table.add_row("without a label", f"{unlabelled:,}")
     table.add_row("exchanges", f"{report['exchanges']:,}, {report['bytes'] / 1e6:.1f} MB")
+    table.add_row("noise", f"epsilon {report['epsilon']:g}, delta {report['delta']:g}, for a site's labels of an object")
     for site, budget in budgets.items():
         table.add_row(f"epsilon spent at {site}", _spent(budget))
     return table
 
 
 def _spent(budget: Mapping[str, Any]) -> str:
-    """What the labels of one object have cost at most, and what is allowed."""
-    return f"{budget['epsilon_spent']:.2f} of {budget['max_epsilon']:.2f}, delta {budget['delta']:g}"
+    """How much was told about the site's labels of one object, of the objects of which most was told."""
+    most = budget["spent"][0]
+    return f"{most['epsilon']:.2f} of {budget['max_epsilon']:.2f}, {most['objects']:,} objects"
 
 
 def _agreement(consensus: Consensus, truth: Mapping[str, float]) -> Table:

@@ -245,9 +245,10 @@ class Policy:
                     "allow_exact", "the tables of the job have no noise; this site takes part with noise only"
                 )
         else:
-            if job.epsilon > self.max_epsilon:
+            epsilon = float(job.epsilon)
+            if epsilon > self.max_epsilon:
                 raise Refused(
-                    "max_epsilon", f"epsilon of the job is {job.epsilon:g}; this site allows {self.max_epsilon:g}"
+                    "max_epsilon", f"epsilon of the job is {epsilon:g}; this site allows {self.max_epsilon:g}"
                 )
             if job.delta > self.max_delta:
                 raise Refused("max_delta", f"delta of the job is {job.delta:g}; this site allows {self.max_delta:g}")

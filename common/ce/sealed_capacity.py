@@ -11,7 +11,20 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ce.capacity import AROUND_ARRAY, AROUND_MESSAGE, ASKED, LABEL, OBJECT, Size, Traffic, alignment_memory
+from ce.capacity import (
+    AROUND_ARRAY,
+    AROUND_MESSAGE,
+    ASKED,
+    CLAIM,
+    CREDENTIALS,
+    LABEL,
+    OBJECT,
+    POSITION,
+    PSEUDONYM,
+    TOKEN,
+    Size,
+    Traffic,
+)
 from ce.job import Job
 from ce.privacy.ring_words import ring_bits
 from ce.privacy.zcdp import noise_of
@@ -147,8 +160,7 @@ def comparisons(shape: SealedShape, objects: int) -> list[int]:
 def openings(shape: SealedShape, objects: int) -> int:
     """What a member of a block sends in the whole tournament."""
     return sum(
-        WORD * count + (2 * PRODUCTS + 1) * -(-count // 8) + LEVEL * ENCRYPTED
-        for count in comparisons(shape, objects)
+        WORD * count + (2 * PRODUCTS + 1) * -(-count // 8) + LEVEL * ENCRYPTED for count in comparisons(shape, objects)
     )
 
 
@@ -217,6 +229,14 @@ def site_traffic(shape: SealedShape, site: str) -> Traffic:
     )
 
 
+def enrolment_traffic(size: Size) -> Traffic:
+    """Before the rounds, at one site: as in other modes, without lists of objects to compare; and all columns."""
+    letters = (size.sites - 1) * size.shared_columns * size.categories * TOKEN
+    others = size.sites * (CREDENTIALS + 2 * size.columns * CLAIM)
+    up = size.objects * PSEUDONYM + size.columns * CLAIM + CREDENTIALS + letters
+    return Traffic(size.objects * POSITION + others + letters, up)
+
+
 def rounds_traffic(shape: SealedShape) -> float:
     """All rounds of all sites, both ways."""
     return sum(site_traffic(shape, site).both for site in shape.sites)
@@ -255,3 +275,13 @@ def site_memory(shape: SealedShape, site: str, objects: int, columns: int) -> fl
     own = sum(masked_rows(shape, rows, site) for _, rows in shape.blocks_of(site))
     fit = len(shape.sites) * share(shape) + 8 * FIT * shape.width**2
     return max(others + own, fit) + objects * (columns * LABEL + OBJECT)
+
+
+# On the disk.
+
+
+def site_disk(shape: SealedShape, site: str) -> float:
+    """What a site keeps of a job until it is over, so that nothing is made twice: its share, the model, and of each
+    shared object and dummy row a share of the winner."""
+    rows = sum(objects + DUMMY_ROWS for _, objects in shape.blocks_of(site))
+    return share(shape) + model(shape) + rows + DIGEST * len(shape.sites)

@@ -41,7 +41,8 @@ EXCEPTED: dict[str, str] = {
     "make test-slow   # the statistical promises in full: minutes": _MAKE,
     "make format  # before you commit": _MAKE,
     "docker compose up --detach && docker compose wait operator": _DOCKER,
-    "docker compose exec north head -3 results/bce/consensus.csv": _DOCKER,
+    "docker compose exec north head -3 results/sealed/consensus.csv": _DOCKER,
+    "docker compose exec north ce-client budget --config .": _DOCKER,
     "docker compose exec north ce-client ledger verify --config .": _DOCKER,
     "docker compose down            # and with --volumes everything is gone, keys too": _DOCKER,
     "ce audit   # the built-in example: four organisations": "takes half a minute; tests/audit runs it with one attack",
@@ -53,7 +54,7 @@ EXCEPTED: dict[str, str] = {
 
 
 #: Pages in which `ce ...` is what a key or a signature is for.
-LABELS = ("docs/ledger.md", "docs/protocol.md")
+LABELS = ("docs/ledger.md", "docs/protocol.md", "docs/site-computation.md")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def others_join(stage: Stage) -> None:
     """East and south have done what the page tells north to do."""
     authority = Authority.open(stage.directory / "hub" / "authority")
     labels = {site: stage.directory / "examples" / f"{site}.csv" for site in ("east", "south")}
-    make_sites(stage.directory, labels, authority=authority, policy=sample_policy() + OPT_IN, coordinator=stage.address)
+    make_sites(stage.directory, labels, authority=authority, policy=sample_policy(), coordinator=stage.address)
     own = fingerprint(read_certificate(stage.directory / "north" / "site.pem"))
     for site in labels:
         Peers.read(stage.directory / site / "peers.toml").trust("north", own)

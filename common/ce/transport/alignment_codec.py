@@ -64,18 +64,36 @@ def _column(column: TopologyColumn) -> pb.ColumnView:
 
 def largest_header(topology: Topology) -> int:
     """Bytes of the largest header of an introduction, alignment or task of a job, rather too many than too few."""
-    enrolments = sum((64 + len(c.name.encode())) * len(c.holders) for c in topology.columns) + 256 * len(topology.sites)
-    header = dict.fromkeys(topology.sites, enrolments)
+    header = dict.fromkeys(topology.sites, _introduction_size(topology))
     for block in topology.blocks:
         # A task asks for up to three counts and for claims on contested columns, each of some 40 bytes.
         contested = sum(len(set(column.holders) & set(block.members)) > 1 for column in topology.columns)
         for site in block.members:
             header[site] += 40 * (4 + contested) + sum(len(member) + 2 for member in block.members)
     for column in topology.columns:
-        names = len(column.name.encode()) + sum(len(holder) + 2 for holder in column.holders)
         for site in column.holders:
-            header[site] += 32 + names
+            header[site] += _column_size(column)
     return max(header.values())
+
+
+def sealed_largest_header(topology: Topology) -> int:
+    """The same of a sealed job, whose sites are told all columns; a task asks for a box to every other site, and for at
+    most one array of each block."""
+    columns = sum(_column_size(column) for column in topology.columns)
+    header = dict.fromkeys(topology.sites, _introduction_size(topology) + columns + 128 * len(topology.sites))
+    for block in topology.blocks:
+        for site in block.members:
+            header[site] += 128 + sum(len(member) + 2 for member in block.members)
+    return max(header.values())
+
+
+def _introduction_size(topology: Topology) -> int:
+    enrolled = sum((64 + len(column.name.encode())) * len(column.holders) for column in topology.columns)
+    return enrolled + 256 * len(topology.sites)
+
+
+def _column_size(column: TopologyColumn) -> int:
+    return 32 + len(column.name.encode()) + sum(len(holder) + 2 for holder in column.holders)
 
 
 @dataclass(frozen=True)

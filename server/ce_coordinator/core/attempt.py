@@ -99,11 +99,8 @@ class JobAttempt:
         self.setup = AttemptSetup(attempt, mode.uses_votes, settings.limits)
         self.letters: LetterRelay | None = None
         self.rounds: AttemptRounds | None = None
-        self._attempt = attempt
-        self._job = job
-        self._mode = mode
-        self._settings = settings
-        self._directory = directory
+        self._attempt, self._job, self._mode = attempt, job, mode
+        self._settings, self._directory = settings, directory
         self._schedule = CheckpointSchedule(settings.checkpoint_interval, now)
         self.rate = ExchangeRate()
 
@@ -129,7 +126,9 @@ class JobAttempt:
     @property
     def _with_checkpoints(self) -> bool:
         """False if the job has none, or the software of a site writes none: then no site is asked for one."""
-        return self._mode.has_checkpoints and not self._directory.any_lacks(pb.FEATURE_CHECKPOINTS, self._attempt.roster)
+        return self._mode.has_checkpoints and not self._directory.any_lacks(
+            pb.FEATURE_CHECKPOINTS, self._attempt.roster
+        )
 
     @property
     def sealed(self) -> SealedRounds | None:
@@ -170,9 +169,9 @@ class JobAttempt:
         return self._received_in_rounds(self.letters, self.rounds, site, kind, message, now)
 
     def go_on_without(self, sealed: SealedRounds, sites: Collection[str], now: float) -> list[Instruction]:
-        """A sealed job whose tables are opened goes on without sites that stay away."""
+        """A sealed job whose tables are opened goes on without all sites that it waits for."""
         sealed.stop(sites)
-        return [Changed(self._job.name)] if sealed.awaited else self._all_answered(sealed, now)
+        return self._all_answered(sealed, now)
 
     # Computations and checkpoints.
 
@@ -316,8 +315,8 @@ class JobAttempt:
 
     def _align(self, relay: LetterRelay) -> Compute:
         """Who shares what, from all enrolments."""
-        enrolments, most_bytes = self.setup.enrolments, self._settings.limits.round_bytes
-        vocabularies = relay.vocabularies
+        enrolments, vocabularies = self.setup.enrolments, relay.vocabularies
+        most_bytes = self._settings.limits.round_bytes
         size = sum(len(enrolment.objects) for enrolment in enrolments.values())
 
         def work() -> Aligned:

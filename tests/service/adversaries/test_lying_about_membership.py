@@ -38,6 +38,7 @@ from ce.protocol.keys.handshake import Handshake, sign_key_share
 from ce.protocol.topology.enrolment import Enrolment, by_pseudonym
 from ce.protocol.topology.vocabularies import Wishes
 from ce.transport.enrolment_codec import read_claims
+from ce_coordinator.core import attempt as attempts
 from ce_coordinator.core.modes import over_totals
 from ce_proto.v1 import site_pb2 as pb
 

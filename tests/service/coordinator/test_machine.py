@@ -438,5 +438,5 @@ def test_no_site_is_asked_for_a_checkpoint_if_the_software_of_one_writes_none(
 def test_a_feature_that_nobody_knows_is_refused(sit: Callable[..., FrameByFrame]) -> None:
     for number in (0, 99):
         hello = hello_of("east", number)  # type: ignore[arg-type]
-        with pytest.raises(MessageError, match="lacks: expected features from 1 to 3"):
+        with pytest.raises(MessageError, match="lacks: expected features from 1 to 4"):
             sit().machine.connected(1, "east", FINGERPRINT, hello, 0.0)

@@ -1,8 +1,8 @@
 """What sealed jobs have cost each object of this site, and what one more job would cost.
 
 A release costs all objects that a site brings into it the same rho (`ce.privacy.zcdp`), which adds up over releases:
-epsilon of an object is that of the sum. What jobs under way have reserved counts as if it were spent. Of the same labels
-of a shared object there is one labelling: each tells the other holders a little, and many of them everything.
+epsilon of an object is that of the sum. What jobs under way have reserved counts as if it were spent. Of the same
+labels of a shared object there is one labelling: each tells the other holders a little, and many of them everything.
 """
 
 from __future__ import annotations

@@ -91,11 +91,23 @@ class ReleaseDatabase:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Read and write under one lock. Raises ConfigError or JobFailed, and has then changed nothing."""
-        database = self._connected()
-        try:
+        with self._opened() as database:
             database.execute("BEGIN IMMEDIATE")
             yield database
             database.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read what the last transaction has left."""
+        with self._opened() as database:
+            database.execute("BEGIN")
+            yield database
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        database = self._connected()
+        try:
+            yield database
         except sqlite3.DatabaseError as error:
             raise JobFailed(
                 f"{self.path}: cannot be read or written ({_code(error)}): see that the disk is intact and has free "

@@ -11,49 +11,22 @@ killed in between, the next attempt at the job writes it when it begins.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from ce.errors import JobFailed, Refused
 from ce.policy import Policy
 from ce.protocol.sealed.records import LabelRecord, ReleaseRecord, ReleaseRequest
 from ce.protocol.topology.topology import Rows
 from ce_client.state.releases import allowances
-from ce_client.state.releases.accounts import (
-    ReleaseCost,
-    cost_of,
-    labelled,
-    largest_epsilon,
-    refuse,
-    rho_of_objects,
-    spendings,
-)
+from ce_client.state.releases.accounts import LABELLING_RULE, ReleaseCost, cost_of, labelled, refuse, spendings
 from ce_client.state.releases.database import ReleaseDatabase
 from ce_client.state.releases.keyed_ids import KeyedObjects, among, ids_of, stored
-
-
-class RecordsReleases(Protocol):
-    """A ledger, as far as it records sealed jobs."""
-
-    def charge(
-        self, job: str, objects: int, rho: float | None, epsilon: float | None, delta: float, sha256: str, state: str
-    ) -> bytes: ...
-
-    def release(self, job: str, epoch: int, size: int, sha256: str) -> bytes: ...
-
-    def model(self, job: str, sha256: str) -> bytes: ...
-
-    def labelling(self, job: str, block: str, objects: int, sha256: str) -> bytes: ...
-
-    def allow_release(self, job: str, definition: str) -> bytes: ...
+from ce_client.state.releases.ledger_lines import RecordsReleases, write_lines
 
 
 @dataclass(frozen=True)
@@ -76,7 +49,7 @@ class JobRecords:
         self._policy = policy
         self._ledger = ledger
         if database.exists:
-            self._write_ledger()
+            write_lines(self._database, self._ledger, self._policy.max_delta, self._job.digest)
 
     def cost(self, request: ReleaseRequest) -> ReleaseCost:
         """What the job would cost. Changes nothing."""
@@ -113,7 +86,7 @@ class JobRecords:
     def release(self) -> ReleaseRecord | None:
         if not self._database.exists:
             return None
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             found = database.execute(
                 "SELECT origin, context, state, nonce, share, commitments, model, over FROM releases "
                 "WHERE digest = ? AND state != 'reserved'",
@@ -121,10 +94,10 @@ class JobRecords:
             ).fetchone()
         if found is None:
             return None
-        *fields, commitments, model, over = found
+        origin, context, state, nonce, share, commitments, model, over = found
         if over:
             raise Refused("finished job", "the tables of this job were opened before: submit it by another name")
-        return ReleaseRecord(*fields, commitments=_read(commitments), model=model)
+        return ReleaseRecord(origin, context, state, nonce, share, _read(commitments), model)
 
     def commit(self, origin: int, context: bytes, nonce: bytes, share: bytes) -> None:
         with self._database.transaction() as database:
@@ -135,13 +108,13 @@ class JobRecords:
         with self._database.transaction() as database:
             if self._expect(database, "committed", "opening") == "committed":
                 self._change(database, state="opening", commitments=_written(commitments), at=time.time())
-        self._write_ledger()
+        write_lines(self._database, self._ledger, self._policy.max_delta, self._job.digest)
 
     def fail(self, origin: int, context: bytes) -> None:
         with self._database.transaction() as database:
             if self._expect(database, "reserved", "failed") == "reserved":
                 self._change(database, state="failed", origin=origin, context=context, at=time.time())
-        self._write_ledger()
+        write_lines(self._database, self._ledger, self._policy.max_delta, self._job.digest)
 
     def discard(self) -> None:
         with self._database.transaction() as database:
@@ -155,12 +128,12 @@ class JobRecords:
             if before not in (b"", model):
                 raise JobFailed("model: this site has accepted another one in this job")
             self._change(database, model=model)
-        self._write_ledger()
+        write_lines(self._database, self._ledger, self._policy.max_delta, self._job.digest)
 
     # The labels.
 
     def labels(self, block: bytes) -> LabelRecord | None:
-        with self._database.transaction() as database:
+        with self._database.reading() as database:
             found = database.execute(
                 "SELECT origin, state, share, key, nonce, commitments, n_clusters FROM labels "
                 "WHERE digest = ? AND block = ?",
@@ -168,8 +141,8 @@ class JobRecords:
             ).fetchone()
         if found is None:
             return None
-        *fields, commitments, n_clusters = found
-        return LabelRecord(*fields, commitments=_read(commitments), n_clusters=n_clusters)
+        origin, state, share, key, nonce, commitments, n_clusters = found
+        return LabelRecord(origin, state, share, key, nonce, _read(commitments), n_clusters)
 
     def settle(self, block: bytes, origin: int, share: bytes, key: bytes, nonce: bytes, n_clusters: int) -> None:
         with self._database.transaction() as database:
@@ -187,7 +160,7 @@ class JobRecords:
             self._expect(database, "opening")
             if self._expect_labels(database, block, "settled", "entered") == "settled":
                 self._enter(database, block, rows, commitments)
-        self._write_ledger()
+        write_lines(self._database, self._ledger, self._policy.max_delta, self._job.digest)
 
     def discard_labels(self, block: bytes) -> None:
         with self._database.transaction() as database:
@@ -217,7 +190,7 @@ class JobRecords:
         if not among(labellings, ids_of(reserved)).all():
             raise JobFailed("labels: of other objects than this site has reserved a labelling for")
         if not allowed and labelled(labellings, spendings(database, but=self._job.digest)).any():
-            raise Refused("one labelling", "another job has labelled some of the same objects meanwhile")
+            raise Refused(LABELLING_RULE, "another job has labelled some of the same objects meanwhile")
         database.execute(
             "UPDATE labels SET state = 'entered', commitments = ?, labellings = ? WHERE digest = ? AND block = ?",
             (_written(commitments), stored(labellings), self._job.digest, block),
@@ -242,65 +215,6 @@ class JobRecords:
         """Whatever has never been opened."""
         database.execute("DELETE FROM releases WHERE digest = ?", (self._job.digest,))
         allowances.give_back(database, self._job.digest)
-
-    # The ledger.
-
-    def _write_ledger(self) -> None:
-        """Write the lines about this job that are not in the ledger yet, then that they are.
-
-        A process that is killed between the two writes a line once more, which says the same.
-        """
-        with self._database.transaction() as database:
-            lines = [*self._lines_of_release(database), *self._lines_of_labels(database)]
-        for write, _, _ in lines:
-            write()
-        if lines:
-            with self._database.transaction() as database:
-                for _, statement, values in lines:
-                    database.execute(statement, values)
-
-    def _lines_of_release(self, database: sqlite3.Connection) -> list[tuple[Callable[[], bytes], str, tuple[Any, ...]]]:
-        found = database.execute(
-            "SELECT state, allowed, rho, objects, origin, share, model, in_ledger FROM releases WHERE digest = ? "
-            "AND state IN ('opening', 'failed') AND NOT over",
-            (self._job.digest,),
-        ).fetchone()
-        if found is None:
-            return []
-        state, allowed, rho, objects, origin, share, model, in_ledger = found
-        job, delta, ledger = self._job, self._policy.max_delta, self._ledger
-        ids = ids_of(objects)
-        spent = [one for one in spendings(database) if one.spent]
-        after = largest_epsilon(rho_of_objects(ids, spent), delta)
-        # What each letter of `in_ledger` stands for.
-        lines: dict[str, Callable[[], bytes]] = {}
-        if allowed:
-            lines["a"] = lambda: ledger.allow_release(job.name, job.definition)
-        lines["c"] = lambda: ledger.charge(
-            job.name, len(ids), None if math.isinf(rho) else rho, after, delta, _sha256(objects), state
-        )
-        if state == "opening":
-            lines["r"] = lambda: ledger.release(job.name, origin, len(share), _sha256(share))
-        if model:
-            lines["m"] = lambda: ledger.model(job.name, _sha256(model))
-        return [
-            (write, "UPDATE releases SET in_ledger = in_ledger || ? WHERE digest = ?", (letter, job.digest))
-            for letter, write in lines.items()
-            if letter not in in_ledger
-        ]
-
-    def _lines_of_labels(self, database: sqlite3.Connection) -> list[tuple[Callable[[], bytes], str, tuple[Any, ...]]]:
-        job = self._job
-        found = database.execute(
-            "SELECT block, labellings FROM labels WHERE digest = ? AND state = 'entered' AND in_ledger = ''",
-            (job.digest,),
-        ).fetchall()
-
-        def line(block: bytes, labellings: bytes) -> Callable[[], bytes]:
-            return lambda: self._ledger.labelling(job.name, block.hex(), len(ids_of(labellings)), _sha256(labellings))
-
-        statement = "UPDATE labels SET in_ledger = 'l' WHERE digest = ? AND block = ?"
-        return [(line(block, labellings), statement, (job.digest, block)) for block, labellings in found]
 
 
 def check_key(database: sqlite3.Connection, key_check: bytes, path: ReleaseDatabase) -> None:
@@ -328,7 +242,3 @@ def _written(commitments: Mapping[str, bytes]) -> str:
 
 def _read(commitments: str) -> dict[str, bytes]:
     return {site: bytes.fromhex(commitment) for site, commitment in json.loads(commitments).items()}
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

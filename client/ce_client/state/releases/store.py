@@ -10,7 +10,8 @@ from ce.policy import Policy
 from ce_client.state.releases import allowances
 from ce_client.state.releases.accounts import Spending, largest_epsilon, rho_of_objects, spendings, usage
 from ce_client.state.releases.database import ReleaseDatabase
-from ce_client.state.releases.job_records import JobRecords, RecordsReleases, SealedJob
+from ce_client.state.releases.job_records import JobRecords, SealedJob
+from ce_client.state.releases.ledger_lines import RecordsReleases, write_lines
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Releases:
         """What is spent, at this delta. Changes nothing."""
         if not self.database.exists:
             return Budget({}, {}, ())
-        with self.database.transaction() as database:
+        with self.database.reading() as database:
             found = spendings(database)
         alone = tuple((one, largest_epsilon(rho_of_objects(one.objects[:1], [one]), delta)) for one in found)
         return Budget(usage([one for one in found if one.spent], delta), usage(found, delta), alone)
@@ -55,15 +56,16 @@ class Releases:
         """Whether one release of a definition is allowed, and not used."""
         if not self.database.exists:
             return False
-        with self.database.transaction() as database:
+        with self.database.reading() as database:
             return allowances.find(database, definition, "")
 
     def over(self, job: str) -> None:
         """A job has ended at this site: free what it has only reserved, and delete the bytes of its shares."""
         self._end("job = ?", (job,))
 
-    def over_all_but(self, jobs: Iterable[str]) -> None:
-        """The daemon begins: all jobs but these have ended."""
+    def begin(self, jobs: Iterable[str], ledger: RecordsReleases, delta: float) -> None:
+        """The daemon begins: write what the ledger lacks; all jobs but these have ended."""
+        write_lines(self.database, ledger, delta)
         under_way = tuple(jobs)
         self._end(f"job NOT IN ({', '.join('?' * len(under_way))})", under_way)
 

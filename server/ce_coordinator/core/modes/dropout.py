@@ -27,8 +27,8 @@ def cannot_go_on(
         return JobFailed(f"{listed(absent)} stayed away, and no other site is left: see that the sites run")
     if opened:
         return JobFailed(
-            f"{listed(absent)} stayed away after shares of the tables may have been opened: a sealed job then needs all "
-            "its sites; see that they run, then submit the job under another name"
+            f"{listed(absent)} stayed away after shares of the tables may have been opened: a sealed job then needs "
+            "all its sites; see that they run, then submit the job under another name"
         )
     if len(rest) < FEWEST_SITES:
         reason = f"{listed(absent)} stayed away, and {len(rest)} site{'s' * (len(rest) != 1)} cannot go on alone"

@@ -1,4 +1,4 @@
-"""Jobs whose rounds the coordinator does not take: they are refused when the sites are aligned, before the first one."""
+"""Jobs whose rounds the coordinator does not take: refused when the sites are aligned, before the first round."""
 
 from __future__ import annotations
 

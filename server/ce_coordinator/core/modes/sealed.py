@@ -7,17 +7,18 @@ from typing import cast
 
 from ce.errors import InputError, LimitReached
 from ce.job import Job
+from ce.pair_tables import MOST_CLUSTERS
 from ce.privacy.secure_argmax import MOST_MEMBERS
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.keys.letters import ObjectLists, object_lists
-from ce.protocol.modes.mask_context import object_digest
+from ce.protocol.modes.mask_context import object_digests
 from ce.protocol.sealed.coordinator import SealedCoordinator
 from ce.protocol.topology.enrolment import Enrolment
 from ce.protocol.topology.exclusions import JobExclusions
 from ce.protocol.topology.site_view import Categories
-from ce.protocol.topology.topology import Topology, align, block_pseudonyms
-from ce.sealed_capacity import SealedSize, round_bytes
+from ce.protocol.topology.topology import Topology, align
+from ce.sealed_capacity import SealedShape, coordinator_memory
 from ce.transport.alignment_codec import sealed_largest_header
 from ce_coordinator.core.attempt_rounds import Aligned, AttemptRounds
 from ce_coordinator.core.modes.job_mode import Signed
@@ -50,12 +51,14 @@ class Sealed:
     ) -> Aligned:
         topology, rows = align(enrolments, vocabularies)
         _refuse(self._job, topology)
-        known = block_pseudonyms(topology, enrolments, rows)
-        objects = {block: object_digest(pseudonyms) for block, pseudonyms in known.items()}
+        objects: dict[int, bytes] = {}
+        for block in topology.blocks:
+            site = block.members[0]
+            objects |= object_digests(enrolments[site].objects, {block.index: rows[site][block.index]})
         aggregator = SealedCoordinator(self._job, attempt.job_digest, topology.whole(), objects, on_progress)
-        size = SealedSize.of(aggregator.terms, topology.blocks)
-        refuse_large_rounds(round_bytes(size), most_bytes, "fewer categories or shared objects need less")
-        refuse_large_headers(sealed_largest_header(topology))
+        clusters = self._job.clusters if isinstance(self._job.clusters, int) else MOST_CLUSTERS
+        shape = SealedShape.of(aggregator.terms, topology.blocks, clusters)
+        refuse_large_rounds(coordinator_memory(shape), most_bytes, "fewer categories or shared objects need less")
         return Aligned(topology, rows, aggregator)
 
     def rounds(self, attempt: Attempt, aligned: Aligned, signed: Signed, revision: int) -> AttemptRounds:
@@ -77,6 +80,7 @@ def _refuse(job: Job, topology: Topology) -> None:
     objects, clusters = topology.sizes.objects, job.clusters
     if isinstance(clusters, int) and clusters > objects:
         raise InputError(f"{clusters:,} consensus clusters for {objects:,} objects: ask for fewer")
+    refuse_large_headers(sealed_largest_header(topology))
     most = max(len(block.members) for block in topology.blocks)
     if most > MOST_MEMBERS:
         raise LimitReached(

@@ -29,6 +29,7 @@ def _release(job: Job, rounds: SealedRounds) -> dict[str, Any]:
         "unit": job.unit,
         "collusion": job.collusion,
         "noise_sd": rounds.terms.sd,
+        "clusters": rounds.n_clusters,
         "warnings": list(rounds.warnings),
         "unlabelled": rounds.unlabelled,
         "sizes": None,
@@ -37,11 +38,11 @@ def _release(job: Job, rounds: SealedRounds) -> dict[str, Any]:
 
 
 def _fit(rounds: SealedRounds) -> dict[str, Any]:
+    """Of the fit; nothing where the sites have kept the model of an earlier attempt, before a restart."""
     fit = rounds.fit
     if fit is None:
         return {}
     return {
-        "clusters": fit.n_clusters,
         "weights": [float(weight) for weight in fit.weights],
         "eigenvalues": [float(value) for value in fit.eigenvalues],
         "converged": bool(fit.converged),

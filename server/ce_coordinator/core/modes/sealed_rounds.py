@@ -30,8 +30,12 @@ class SealedAggregator(Aggregator, Protocol):
     def terms(self) -> Terms: ...
 
     @property
+    def n_clusters(self) -> int:
+        """Of the model that the sites were sent; 0 before the tables are opened."""
+
+    @property
     def fit(self) -> PairFit | None:
-        """The model that the sites were sent; None before the tables were opened."""
+        """Its fit; None also where the sites have kept a model of an earlier attempt."""
 
     @property
     def opened(self) -> bool:
@@ -71,6 +75,10 @@ class SealedRounds(AttemptRounds):
         return self._sealed.terms
 
     @property
+    def n_clusters(self) -> int:
+        return self._sealed.n_clusters
+
+    @property
     def fit(self) -> PairFit | None:
         return self._sealed.fit
 
@@ -92,10 +100,9 @@ class SealedRounds(AttemptRounds):
         """What an operator should know; names sites, never objects."""
         found = [self.terms.noise_warning] if self.begun and self.terms.noise_warning else []
         if self.absent:
-            found.append(
-                f"{', '.join(sorted(self.absent))} did not answer in time: {self.unlabelled:,} objects that others "
-                "hold, too, end without a label"
-            )
+            found.append(f"{', '.join(sorted(self.absent))} did not answer in time: the job goes on without")
+        if self.unlabelled:
+            found.append(f"{self.unlabelled:,} objects that several sites hold end without a label")
         return tuple(found)
 
     @property
