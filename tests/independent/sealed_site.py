@@ -96,6 +96,7 @@ class SealedSite:
         self.times = 0  # tasks of this step before
         self.commitments: Sent = {}
         self.k = 0
+        self.categories: list[int] | None = None  # of all columns by name, where the alignment said it
         self.found = np.full(len(codes), -1)  # labels
         self.memberships: Array | None = None
 
@@ -165,6 +166,8 @@ class SealedSite:
     # Tables.
 
     def _meet(self) -> Sent:
+        told = self.arrays["model/categories"].tolist()
+        require(self.categories in (None, told), "categories: not those of the alignment")
         for b in self.blocks:
             b.key = self.entropy(32) if b.members[0] == self.site else b""
         self._bind(self.terms.digest)
@@ -422,6 +425,45 @@ class SealedSite:
             chances = np.exp(scores - scores.max(axis=1, keepdims=True))
             self.memberships[b.rows] = chances / chances.sum(axis=1, keepdims=True)
         return {}
+
+
+def sealed_site(
+    site: str,
+    attempt: Attempt,
+    job: dict[str, Any],
+    message: Any,
+    enrolments: dict[str, Any],
+    columns: list[Any],
+    blocks: dict[int, tuple[tuple[str, ...], Array, bytes]],
+    pair_keys: dict[str, bytes],
+    enrolment_digest: bytes,
+) -> SealedSite:
+    """From an Alignment: `columns` are this site's, with labels; `blocks` have members, rows and objects."""
+    held: dict[str, dict[str, int]] = {}
+    for e in enrolments.values():
+        for c in e.columns:
+            held.setdefault(c.name, {})[e.site] = c.categories
+    known = {c.name: len(c.tokens) for c in columns}
+    others = {view.name: view for view in message.other_columns}
+    names = sorted(held)
+    require(all(names.index(c.name) == c.index for c in (*columns, *others.values())), "columns: numbers")
+    require([n for n in names if n not in known] == list(others), "other_columns: not those of the others")
+    for name, view in others.items():
+        most = sum(held[name].values())
+        if len(held[name]) > 1:
+            most //= max(enrolments[s].min_sites for s in held[name])
+        require(list(view.holders) == list(held[name]), f"column {view.index}: holders")
+        require(view.category_count <= most, f"column {view.index}: too many categories")
+        require(len(held[name]) > 1 or view.category_count == most, f"column {view.index}: categories")
+        known[name] = view.category_count
+    require(sum(known.values()) == message.sizes.categories <= 2**20, "other_columns: categories")
+    in_order = tuple((name, tuple(held[name]), known[name]) for name in names if known[name])
+    terms = Terms(attempt.digest, job, attempt.roster, in_order, message.sizes.objects)
+    labels = [c.labels for c in sorted(columns, key=lambda c: str(c.name)) if c.tokens]
+    given = [Block(index, *about) for index, about in blocks.items()]
+    found = SealedSite(site, attempt, terms, np.array(labels).T, given, pair_keys, enrolment_digest)
+    found.categories = [known[name] for name in names]
+    return found
 
 
 def sorted_widths(widths: dict[str, int], one: str, other: str) -> tuple[int, int]:
