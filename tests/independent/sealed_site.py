@@ -223,7 +223,10 @@ class SealedSite:
                 continue
             at = ring.size(self.widths[p] * width)
             dealt = self._get(f"dealer/products/{p}", at + ring.size(8 * self.widths[p]))
-            d, check = ring.unpacked(dealt[:at], (self.widths[p], width)), ring.unpacked(dealt[at:], (self.widths[p], 8))
+            d, check = (
+                ring.unpacked(dealt[:at], (self.widths[p], width)),
+                ring.unpacked(dealt[at:], (self.widths[p], 8)),
+            )
             self.u[p] += d
             common = [(b.digest, len(b.rows)) for b in self._common(p)]
             sent[f"box/{p}"] = self._to(p, check_message(ring, self.seed, self.check_seed, common, width, (d, check)))
@@ -271,7 +274,9 @@ class SealedSite:
         opened = {self.site: (self.nonce, self.share)}
         for peer in self.pair_keys:
             nonce, share = self._get(f"all/nonce/{peer}", 32), self._get(f"all/share/{peer}", len(self.share))
-            require(self._commitment(peer, nonce, share) == self.commitments[peer], f"share of {peer}: not committed to")
+            require(
+                self._commitment(peer, nonce, share) == self.commitments[peer], f"share of {peer}: not committed to"
+            )
             opened[peer] = nonce, share
         self.weights, self.beta = self.arrays["model/weights"], self.arrays["model/beta"]
         check_model(self.terms, self._tables([share for _, share in opened.values()]), self.weights, self.beta)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,12 @@ def one_hot(codes: Array, widths: Sequence[int]) -> Array:
 
 
 def check_message(
-    ring: Ring, seed: bytes, check_seed: bytes, blocks: Iterable[tuple[bytes, int]], width: int, dealt: tuple[Array, Array]
+    ring: Ring,
+    seed: bytes,
+    check_seed: bytes,
+    blocks: Iterable[tuple[bytes, int]],
+    width: int,
+    dealt: tuple[Array, Array],
 ) -> bytes:
     """Of t, for s. `blocks`: digest and objects of the common ones; `dealt`: d and d'."""
     v = check_columns(ring, check_seed, width)
@@ -135,18 +141,16 @@ def dealer_is_right(
 # Noise: thresholds of 126 bits, searched with the first 63 bits of two words of a stream.
 
 
+@cache
 def thresholds(variance: Fraction) -> tuple[int, list[int]]:
     """The largest value m, and for -m .. m: the chance of at most this value, times 2^126."""
     most = math.ceil(math.sqrt(variance) * 13.5) + 1
     with localcontext() as context:
         context.prec = 90
         twice = Decimal(2 * variance.numerator) / Decimal(variance.denominator)
-        chances = [(-(v * v) / twice).exp() for v in range(-most, most + 1)]
-        total, reached, found = sum(chances), Decimal(0), []
-        for chance in chances:
-            reached += chance
-            found.append(int(reached / total * 2**126))
-    return most, [*found[:-1], 2**126]
+        half = [(-(v * v) / twice).exp() for v in range(most, -1, -1)]
+        reached = list(accumulate([*half, *half[-2::-1]]))
+        return most, [*(int(chance / reached[-1] * 2**126) for chance in reached[:-1]), 2**126]
 
 
 def noise(variance: Fraction, key: bytes, count: int) -> Array:
@@ -161,7 +165,7 @@ def noise(variance: Fraction, key: bytes, count: int) -> Array:
 def epsilon_of(rho: float, delta: float) -> float:
     """The derivative in a, rho + ln(a delta) / (a - 1)^2, changes its sign once."""
     low, high = 0.0, 1 / delta
-    for _ in range(200):
+    for _ in range(100):
         middle = (low + high) / 2
         below = rho * middle**2 + math.log(delta) + math.log1p(middle) < 0
         low, high = (middle, high) if below else (low, middle)
@@ -171,7 +175,7 @@ def epsilon_of(rho: float, delta: float) -> float:
 
 def rho_of(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1e4
-    for _ in range(200):
+    for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon_of(middle, delta) <= epsilon else (low, middle)
     return low

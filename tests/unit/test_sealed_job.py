@@ -113,8 +113,12 @@ def independent(site: str) -> Any:
     for column in sorted(own["columns"], key=lambda c: c["name"]):
         labels = own["labels"][column["name"]]
         spelled = [f"{'int' if isinstance(label, int) else 'str'} {label}" for label in labels]
-        tokens = [keys.hmac_16(job_key, keys.joined(b"category", column["name"].encode(), t.encode())).hex() for t in spelled]
-        found = [-1 if label is None else column["categories"].index(t) for label, t in zip(labels, tokens, strict=True)]
+        tokens = [
+            keys.hmac_16(job_key, keys.joined(b"category", column["name"].encode(), t.encode())).hex() for t in spelled
+        ]
+        found = [
+            -1 if label is None else column["categories"].index(t) for label, t in zip(labels, tokens, strict=True)
+        ]
         codes.append([found[row_of[name]] for name in names])
     blocks = [
         sealed_site.Block(

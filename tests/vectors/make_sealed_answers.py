@@ -144,7 +144,11 @@ def terms() -> Section:
         (1000, {"epsilon": "exact"}),
     ):
         own = terms_of(COLUMNS, objects, **keys)
-        rho = {s: row_change(holders, s) / float(2 * own.variance * (3 - own.job["collusion"])) for s in SITES if own.variance}
+        rho = {
+            s: row_change(holders, s) / float(2 * own.variance * (3 - own.job["collusion"]))
+            for s in SITES
+            if own.variance
+        }
         cases.append(
             {
                 "objects": objects,
@@ -365,7 +369,9 @@ def dealt_corrections(seeds: Sequence[bytes], digest: bytes, level: int, compari
     r = np.asarray(sum(own.r for own in members), np.uint32)
     both = [np.bitwise_xor.reduce([getattr(own, name) for own in members]) for name in ("left", "right", "both")]
     b = np.unpackbits(np.bitwise_xor.reduce([own.b for own in members]), count=comparisons).astype(np.uint32)
-    t = np.array([2 ** ((r >> np.uint32(4 * i)) & np.uint32(15 if i < 7 else 7)).astype(np.int64) - 1 for i in range(8)])
+    t = np.array(
+        [2 ** ((r >> np.uint32(4 * i)) & np.uint32(15 if i < 7 else 7)).astype(np.int64) - 1 for i in range(8)]
+    )
     t[7] += 2**15 * (r >> np.uint32(31)).astype(np.int64)
     t = t.astype(np.uint16) ^ np.bitwise_xor.reduce([own.t for own in members])
     words = (b - sum(own.b_word for own in members), b * r - sum(own.br_word for own in members))

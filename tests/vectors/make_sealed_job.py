@@ -130,9 +130,7 @@ def sealed_job() -> dict[str, Any]:
         "job_key": JOB_KEY.hex(),
         "enrolment_digest": aligned.enrolment_digest.hex(),
         "sites": {site: _site(site, aligned) for site in SITES},
-        "columns": [
-            {"name": c.name, "holders": list(c.holders), "categories": c.categories} for c in terms.columns
-        ],
+        "columns": [{"name": c.name, "holders": list(c.holders), "categories": c.categories} for c in terms.columns],
         "sizes": vars(aligned.topology.sizes),
         "terms": {
             "variance": str(terms.noise.site_variance),
