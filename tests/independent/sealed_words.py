@@ -1,4 +1,4 @@
-"""Words of a sealed job, written from docs/protocol.md ("Streams", "Products", "Share", "Terms"). Imports nothing of ce.
+"""Words of a sealed job, from docs/protocol.md ("Terms", "Streams", "Products", "Share"). Imports nothing of ce.
 
 Also what make_sealed_answers.py computes known answers with.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache, cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -238,7 +238,7 @@ class Terms:
     def spans(self) -> list[slice]:
         """Where the categories of each column are among all."""
         ends = np.cumsum([0, *(k for _, _, k in self.columns)]).tolist()
-        return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+        return [slice(a, b) for a, b in pairwise(ends)]
 
     def cells_of(self, site: str) -> Array:
         """Where the categories of a site's columns are among all."""

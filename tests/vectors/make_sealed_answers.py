@@ -23,8 +23,8 @@ from make_known_answers import Section, hkdf, joined, number, sha256
 
 sys.path.append(str(Path(__file__).parents[1] / "independent"))
 
-from sealed_argmax import Random, Rows, levels, score_words, tournament  # noqa: E402
-from sealed_words import (  # noqa: E402
+from sealed_argmax import Random, Rows, levels, score_words, tournament
+from sealed_words import (
     Ring,
     Stream,
     Terms,
@@ -36,8 +36,8 @@ from sealed_words import (  # noqa: E402
     noise,
     one_hot,
     rho_of,
-    rows_of,
     row_change,
+    rows_of,
     stream,
     thresholds,
 )
