@@ -41,16 +41,24 @@ from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, job_key
 from ce.protocol.keys.handshake import KeyShare, check_key_share
 from ce.protocol.messages.task import Answer, Task, chunks
+from ce.privacy.ring_words import Stream
 from ce.protocol.modes.contributor import contributor
 from ce.protocol.modes.decision_codec import decode_decision
 from ce.protocol.modes.mask_context import MaskBinding, view_digest
+from ce.protocol.sealed.channel import Channel
+from ce.protocol.sealed.site import SealedSite
 from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.topology import align
 from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels
 from ce_client.state.consents import Consents
+from ce_client.state.releases.database import FILE_NAME as RELEASES
+from ce_client.state.releases.job_records import JobRecords
+from ce_proto.v1 import site_pb2
 
 SITES = ("north", "east", "south")
 MODES = ("plain", "masked", "blind")
+#: What makes a job a sealed one.
+SEALED_JOB = {"model": "pairs", "privacy": "sealed"}
 N = 120
 CANARY = "canary"
 # Ids and labels that nothing else in a Python process looks like.
@@ -85,8 +93,8 @@ def tables() -> dict[str, ce.LabelTable]:
 
 
 def job(name: str, privacy: str, **keys: Any) -> ce.Job:
-    keys = {"clusters": 3, "sites": SITES, "restarts": 2, "max_iterations": 20} | keys
-    return ce.Job(name=name, privacy=privacy, **keys)
+    keys = {"clusters": 3, "sites": SITES, "restarts": 2, "max_iterations": 20, "privacy": privacy} | keys
+    return ce.Job(name=name, **keys | (SEALED_JOB if keys["privacy"] == "sealed" else {}))
 
 
 # The search.
@@ -235,7 +243,8 @@ def test_nothing_is_where_it_does_not_belong_in_real_jobs_of_every_mode(tmp_path
         hub, north = deployment.processes["hub"], deployment.processes["north"]
         names = [f"canaries-{privacy}" for privacy in MODES]
         jobs = [job(name, privacy, tolerance=0, max_iterations=60) for name, privacy in zip(names, MODES, strict=True)]
-        secrets = secrets_of(tmp_path, [*jobs, job("refused", "masked")])
+        sealed = job("canaries-sealed", "sealed")
+        secrets = secrets_of(tmp_path, [*jobs, sealed, job("refused", "masked")])
         skipped = False
         for one, name, privacy in zip(jobs, names, MODES, strict=True):
             set_policy(tmp_path / "north", consent="ask" if privacy == "masked" else "auto")
@@ -260,6 +269,8 @@ def test_nothing_is_where_it_does_not_belong_in_real_jobs_of_every_mode(tmp_path
                 assert planted_in(kept, secrets) == {}
                 _search_metrics(deployment, ("hub", "north", "east"), names, secrets)
             assert deployment.wait(name).state == "done"
+        assert deployment.run(sealed).state == "done"
+        names.append(sealed.name)
         set_policy(tmp_path / "north", min_foreign_columns=9, below_minimum="refuse")
         refused = deployment.run(job("refused", "masked"))
         assert (refused.state, refused.rule) == ("failed", "min_foreign_columns")
@@ -303,7 +314,7 @@ def _search_site(deployment: Deployment, site: str, names: list[str], secrets: l
     home = deployment.directory / site
     files = files_below(home, but=("site.key", "secret", "results"))
     kept = {name.split("/")[-1] for name in files} | {name.split("/")[1] for name in files if "/" in name}
-    assert {"ledger.jsonl", "rosters.json", "previews"} <= kept
+    assert {"ledger.jsonl", "rosters.json", "previews", RELEASES} <= kept
     assert site != "north" or "consents" in kept
     job_index = b"".join(content for name, content in files.items() if re.fullmatch(r"state/[0-9a-f]{32}\.json", name))
     assert all(name.encode() in job_index for name in names)
@@ -311,19 +322,21 @@ def _search_site(deployment: Deployment, site: str, names: list[str], secrets: l
     # Results are the site's own, under its own ids; labels and secrets are not in them.
     results = files_below(home / "results")
     for name in names:
-        ids, _, _ = deployment.consensus(site, name)
-        assert ids == tables()[site].ids.tolist()
+        lines = (home / "results" / name / "consensus.csv").read_text().splitlines()
+        assert [line.split(",")[0] for line in lines[1:]] == tables()[site].ids.tolist()
     for found in planted_in(results, secrets).values():
         assert found == ["zq as utf-8"]
 
 
 def _search_commands(run: Run, home: Path, names: list[str], secrets: list[bytes]) -> None:
     commands = [["jobs"], ["show", "refused"], ["ledger", "list"], ["ledger", "verify"], ["preview", "unknown"]]
-    commands += [[*words, names[-1]] for words in (["show"], ["preview"], ["ledger", "show"], ["forget"])]
+    for name in names[-2:]:
+        commands += [[*words, name] for words in (["show"], ["preview"], ["ledger", "show"], ["forget"])]
+    commands += [["budget"], ["allow-release", names[-1]]]  # of sealed jobs
     for words in commands:
         for format_ in ("text", "json"):
             ended = run("ce-client", *words, "--config", home, "--format", format_)
-            assert ended.code == 0 or "unknown" in words or "forget" in words
+            assert ended.code == 0 or {"unknown", "forget", "allow-release"} & {*words}
             assert planted((ended.out + ended.err).encode(), secrets) == [], words
 
 
@@ -331,7 +344,7 @@ def _search_commands(run: Run, home: Path, names: list[str], secrets: list[bytes
 
 
 @pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
-@pytest.mark.parametrize("privacy", MODES)
+@pytest.mark.parametrize("privacy", [*MODES, "sealed"])
 def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Path, privacy: str) -> None:
     table = seated(tmp_path)
     table.submit(job("canaries", privacy).definition())
@@ -348,6 +361,104 @@ def test_no_frame_to_the_coordinator_has_a_label_an_id_or_a_secret(tmp_path: Pat
     for site in SITES:
         files = files_below(tmp_path / site, but=("site.key", "secret", "results"))
         assert planted_in(files, secrets_of(tmp_path, [job("canaries", privacy)])) == {}
+
+
+class Overheard:
+    """What the sites of a sealed job draw, encrypt and write down, while it is played in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drawn: set[bytes] = set()  # seeds and keys; nonces of boxes are public
+        self.recorded: set[bytes] = set()  # what the records of a site keep, beside its shares
+        self.keys: set[bytes] = set()  # of boxes, pairs of sites and streams
+        self.contents: list[bytes] = []  # of boxes
+        assert SealedSite.__init__.__kwdefaults__ is not None
+        monkeypatch.setitem(SealedSite.__init__.__kwdefaults__, "entropy", self._draw)
+        self.before(monkeypatch, Channel, "_encrypt", lambda key, content, _: self._encrypts(key, content))
+        self.before(monkeypatch, Stream, "__init__", self.keys.add)
+        self.before(monkeypatch, JobRecords, "commit", lambda _o, _c, nonce, _s: self.recorded.add(nonce))
+        self.before(
+            monkeypatch, JobRecords, "settle", lambda _b, _o, _s, key, nonce, _n: self.recorded.update((key, nonce))
+        )
+        derived = EphemeralKey.pair_key
+
+        def pair_key(own: EphemeralKey, *parts: bytes) -> bytes:
+            found = derived(own, *parts)
+            self.keys.add(found)
+            return found
+
+        monkeypatch.setattr(EphemeralKey, "pair_key", pair_key)
+
+    @staticmethod
+    def before(monkeypatch: pytest.MonkeyPatch, kind: type, name: str, listen: Callable[..., object]) -> None:
+        called = getattr(kind, name)
+
+        def wrapped(own: Any, *arguments: Any) -> Any:
+            listen(*arguments)
+            return called(own, *arguments)
+
+        monkeypatch.setattr(kind, name, wrapped)
+
+    def _draw(self, size: int) -> bytes:
+        found = os.urandom(size)
+        if size == 32:
+            self.drawn.add(found)
+        return found
+
+    def _encrypts(self, key: bytes, content: bytes) -> None:
+        self.keys.add(key)
+        self.contents.append(content)
+
+
+@pytest.mark.promise("Seeds, keys, masked rows and openings of a sealed job are on no disk, and in the clear nowhere.")
+def test_secrets_of_a_sealed_job_are_where_the_protocol_says_and_nowhere_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overheard = Overheard(monkeypatch)
+    table = seated(tmp_path)
+
+    def all_files() -> dict[str, bytes]:
+        but = [f"{site}/{name}" for site in SITES for name in ("site.key", "secret", "results")]
+        return files_below(tmp_path, but=[*but, "authority", *(f"{site}.csv" for site in SITES)])
+
+    on_disk: list[dict[str, bytes]] = []  # each time that a site enters labels
+    overheard.before(monkeypatch, JobRecords, "enter", lambda *_: on_disk.append(all_files()))
+    table.submit(job("canaries", "sealed").definition())
+    table.run()
+    assert table.machine.records["canaries"].state == "done"
+    wire = b"".join(table.up_recording)
+    # In the clear: seeds for the dealer, which the coordinator is here, and nonces of shares that are open.
+    told: dict[str, set[bytes]] = {}
+    for frame in map(site_pb2.SiteFrame.FromString, table.up_recording):
+        for chunk in getattr(frame, str(frame.WhichOneof("frame"))).chunks.chunks if _has_chunks(frame) else ():
+            told.setdefault("/".join(chunk.name.split("/")[:2]), set()).add(chunk.data)
+    seeds = told["dealer/product_seed"] | told["dealer/argmax_seed"]
+    assert len(seeds) == 2 * len(SITES)
+    in_the_clear = seeds | told["all/nonce"]
+    assert in_the_clear < overheard.drawn
+    hidden = [*(overheard.drawn - in_the_clear), *overheard.keys]
+    assert len(overheard.drawn - in_the_clear) > 3 * len(SITES), "keys of blocks and rows, check seeds, noise"
+    assert planted(wire, [*hidden, *(secret.hex().encode() for secret in hidden)]) == []
+    boxed = [content for content in overheard.contents if any(content)]  # a site without a past says zeros at first
+    assert sum(map(len, boxed)) > 20_000, "masked rows and openings"
+    assert planted(wire, boxed) == []
+    # On no disk: not even the seeds that the dealer has. Until the end a site keeps its shares, their nonces and the
+    # order of rows; these are found.
+    secret = [*(overheard.drawn - overheard.recorded), *overheard.keys]
+    assert seeds < {*secret}
+    openings = [content for content in boxed if len(content) > 32]  # of 32 bytes are commitments, which are kept
+    for files in (*on_disk, all_files()):
+        assert planted_in(files, [*secret, *(own.hex().encode() for own in secret), *openings]) == {}
+    kept = b"".join(content for name, content in on_disk[-1].items() if RELEASES in name)
+    assert any(own in kept for own in overheard.recorded)
+    assert planted_in(all_files(), [*overheard.recorded]) == {}
+    # Nor does the coordinator note or store any of it.
+    noted = repr([table.notes, table.closed, table.store.jobs(), table.store.sites()]).encode()
+    everything = [*overheard.drawn, *overheard.keys]
+    assert planted(noted, [*everything, *(own.hex().encode() for own in everything)]) == []
+
+
+def _has_chunks(frame: site_pb2.SiteFrame) -> bool:
+    return frame.WhichOneof("frame") in ("answer", "more", "enrolment", "letters")
 
 
 # Refusals.
@@ -464,6 +575,10 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Prepare | None]] 
     ),
     "randomised": ("", {"randomise": 0.5}, {}, _soft),
     "not declared": ("declared categories", {"randomise": 0.5}, {}, None),
+    "sealed budget": ("max_epsilon", {"max_epsilon": 0.5}, SEALED_JOB, None),
+    "sealed without noise": ("allow_exact", {}, SEALED_JOB | {"epsilon": "exact"}, None),
+    "sealed collusion": ("min_collusion", {"min_collusion": 2}, SEALED_JOB, None),
+    "sealed soft": ("", {}, SEALED_JOB, _soft),
     "no ids": ("", {}, {}, _labels(lambda text: text.replace("id,", LABELS[0] + ",", 1))),
     "no policy": ("", {"randomise": LABELS[0]}, {}, None),
 }
@@ -490,7 +605,7 @@ def test_no_refusal_says_anything_about_labels(tmp_path: Path) -> None:
         if prepare is not None:
             prepare(home)
         table.refusals.clear()
-        submitted.append(job(name, "masked", **keys))
+        submitted.append(job(name, **{"privacy": "masked"} | keys))
         table.submit(submitted[-1].definition(), token=name)
         table.run()
         record = table.machine.records[name]
