@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -36,19 +37,25 @@ from ce.identity.peers import CHANGED, UNPINNED
 from ce.models import BCE
 from ce.privacy.masks import Keystream, Masks
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
+from ce.privacy.ring_words import Stream
+from ce.protocol import sealed_run
 from ce.protocol.attempt import Attempt
+from ce.protocol.engine.aggregator import add_answer
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, job_key
 from ce.protocol.keys.handshake import KeyShare, check_key_share
+from ce.protocol.local_alignment import align_tables
+from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Answer, Task, chunks
-from ce.privacy.ring_words import Stream
 from ce.protocol.modes.contributor import contributor
 from ce.protocol.modes.decision_codec import decode_decision
 from ce.protocol.modes.mask_context import MaskBinding, view_digest
 from ce.protocol.sealed.channel import Channel
+from ce.protocol.sealed.records import LabelRecord, ReleaseRecord
 from ce.protocol.sealed.site import SealedSite
 from ce.protocol.topology.enrolment import enrol, with_tokens
 from ce.protocol.topology.topology import align
+from ce.protocol.topology.vocabularies import Wishes
 from ce.testing import PERMISSIVE, FrameByFrame, make_sites, write_labels
 from ce_client.state.consents import Consents
 from ce_client.state.releases.database import FILE_NAME as RELEASES
@@ -649,6 +656,33 @@ def at_a_site(mode: str, name: str = "north") -> tuple[Any, Any, dict[str, bytes
     return contributor(mode, attempt, site, view, model, enrolments[name].objects, rows[name], keys), view, keys
 
 
+def at_a_sealed_site(step: str, name: str = "north") -> tuple[SealedSite, Task]:
+    """A site's end of a sealed job before a step, and the task of this step; all of canaries."""
+    own, asked, key = tables(), job("canaries", "sealed"), job_key(SECRETS[FIRST], b"job")
+    aligned = align_tables(False, own, dict.fromkeys(SITES, Wishes()), key)
+    attempt = Attempt(asked.name, asked.definition(), 1, aligned.topology.sites)
+    named = {site: with_tokens(table, key) for site, table in own.items()}
+    keys = {site: dict.fromkeys({*SITES} - {site}, KEY) for site in SITES}
+    with mock.patch.object(sealed_run, "local_pair_keys", return_value=keys):
+        parties = sealed_run.sealed_parties(asked, attempt, aligned, named)
+    while (tasks := parties.coordinator.tasks())[name].step != step:
+        for site, task in tasks.items():
+            add_answer(parties.coordinator, site, parties.sites[site].answer(task))
+        parties.coordinator.advance()
+    return parties.sites[name], tasks[name]
+
+
+def sealed_with(step: str, array: str, content: Any, *, whole: bool = False) -> None:
+    """A task of the coordinator with something else in one of its arrays, or with one more that is asked for.
+
+    `whole`: as much of it as there was."""
+    site, task = at_a_sealed_site(step)
+    content = np.resize(content, task.arrays[array].shape) if whole else content
+    if content is None:
+        site.answer(replace(task, asked={**task.asked, array: ArraySpec((16,))}))
+    site.answer(replace(task, arrays={**task.arrays, array: content}))
+
+
 def after_keys(name: str = "north") -> Any:
     """A blind member that has made its keys."""
     found, _, _ = at_a_site("blind", name)
@@ -701,6 +735,17 @@ MALFORMED: dict[str, Callable[[], object]] = {
     "sums too early": lambda: after_keys().answer(Task(2, "sums", arrays={"global/bound": WORDS})),
     "finish too early": lambda: after_keys().answer(Task(2, "finish", arrays={"block/0/memberships": WORDS})),
     "sums without messages": lambda: at_a_site("masked")[0].answer(Task(1, "sums", 0, 1, (0, 1))),
+    "sealed, wrong categories": lambda: sealed_with("meet", "model/categories", WORDS),
+    "sealed, ids as categories": lambda: sealed_with("meet", "model/categories", SEALED),
+    "sealed, asked for more": lambda: sealed_with("mask", f"members/0/{LABELS[0]}/north", None),
+    "sealed, a box of noise": lambda: sealed_with("mask", "box/east", SEALED, whole=True),
+    "sealed, a box of ids": lambda: sealed_with("mask", "box/east", SEALED),
+    "sealed, rows of others": lambda: sealed_with("verify", "dealer/products/east", SEALED),
+    "sealed, no commitment": lambda: sealed_with("release", "all/commitment/east", SEALED),
+    "sealed, another share": lambda: sealed_with("score", "all/nonce/east", SEALED[:32]),
+    "sealed, no model": lambda: sealed_with("score", "model/weights", WORDS.astype(float)),
+    "sealed, twice": lambda: at_a_sealed_site("mask")[0].answer(at_a_sealed_site("meet")[1]),
+    "sealed, a short seed": lambda: Stream(KEY[:5]),
     "no such start": lambda: at_a_site("masked")[0].answer(Task(1, "sums", 0, 1, (7,), (7,), {"global/alpha": WORDS})),
 }
 
@@ -724,7 +769,18 @@ def test_what_holds_secrets_does_not_show_them() -> None:
     own = tables()["north"]
     key = job_key(SECRETS[FIRST], b"job")
     answer = Answer(1, "sums", arrays={"a": WORDS}, fraction_bits={"a": 0})
+    sealed, _ = at_a_sealed_site("settle")
+    assert sealed._rounds is not None
+    parts = [*vars(sealed).values(), *vars(sealed._rounds).values(), *vars(sealed._rounds.context).values()]
+    ours = [part for part in parts if type(part).__module__.startswith("ce.")]
+    assert len({type(part) for part in ours}) > 8
+    kept = {"east": KEY}
     shown = [
+        sealed,
+        *ours,
+        ReleaseRecord(1, KEY, "opening", KEY, KEY, kept, KEY),
+        LabelRecord(1, "entered", KEY, KEY, KEY, kept, 3),
+        Stream(KEY),
         blind,
         blind._masks,
         blind._masks._masks,
@@ -748,6 +804,8 @@ def test_what_holds_secrets_does_not_show_them() -> None:
         view,
     ]
     for thing in shown:
+        if type(thing).__name__ == "MemoryRecords":  # of simulations: holds what is in no file and no log
+            continue
         text = f"{thing!r} {thing!s} {[thing]}"
         assert planted(text.encode(), [*keys.values(), *SECRETS.values(), key]) == [], type(thing).__name__
         assert "zqcanarykey" not in text
