@@ -337,9 +337,8 @@ def _search_site(deployment: Deployment, site: str, names: list[str], secrets: l
 
 def _search_commands(run: Run, home: Path, names: list[str], secrets: list[bytes]) -> None:
     commands = [["jobs"], ["show", "refused"], ["ledger", "list"], ["ledger", "verify"], ["preview", "unknown"]]
-    for name in names[-2:]:
-        commands += [[*words, name] for words in (["show"], ["preview"], ["ledger", "show"], ["forget"])]
-    commands += [["budget"], ["allow-release", names[-1]]]  # of sealed jobs
+    last = (["show"], ["preview"], ["ledger", "show"], ["forget"], ["allow-release"])
+    commands += [["budget"], *([*words, names[-1]] for words in last)]
     for words in commands:
         for format_ in ("text", "json"):
             ended = run("ce-client", *words, "--config", home, "--format", format_)
