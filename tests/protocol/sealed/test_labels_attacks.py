@@ -247,7 +247,7 @@ def test_steps_out_of_order_are_refused(where: tuple[str, int], step: str) -> No
     asked = {ArrayName.of_members(0, what, "a"): ArraySpec((sizes[what] + 28,))} if what else {}
     before = {key: list(contents) for key, contents in play.sent("a").items()}
     play.channels["a"].begin(task)
-    with pytest.raises(MessageError, match="^step: expected|^winners: expected after|^score: the members"):
+    with pytest.raises(MessageError, match=r"^step: expected|^winners: expected after|^score: the members"):
         play.players["a"].answer(replace(task, step=step, asked=asked), play.stage.model)  # type: ignore[arg-type]
     assert play.sent("a") == before
 
