@@ -66,8 +66,8 @@ def budget(config: Path, format_: str) -> None:
     jobs = list_table("job", "state", "when", "objects", "epsilon alone", "labelled")
     for one, epsilon in reversed(found.jobs):
         when = ago(time.time() - one.at)
-        state, objects = _STATES[one.state], f"{len(one.objects):,}"
-        jobs.add_row(Text(one.job), state, when, objects, epsilon_words(epsilon), f"{len(one.entered):,}")
+        counts = f"{len(one.objects):,}", epsilon_words(epsilon), f"{len(one.entered):,}"
+        jobs.add_row(Text(one.job), _STATES[one.state], when, *counts)
     show_table(jobs)
 
 

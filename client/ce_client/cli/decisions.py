@@ -40,8 +40,8 @@ def preview(job: str, config: Path, format_: str) -> None:
     """Show what would leave this site in a job: every array, the other sites in its total, the rules it satisfies.
 
     It begins with the whole definition of the job, and with what that costs: the definitions that have opened totals of
-    the same objects before (max_definitions in policy.toml), or, of a sealed job, the tables that it opens with how much
-    noise, epsilon before and with it (max_epsilon), and how many objects get a label together with other sites.
+    the same objects before (max_definitions in policy.toml); or, of a sealed job, the tables that it opens with how
+    much noise, epsilon before and with it (max_epsilon), and how many objects get a label together with other sites.
 
     There is a preview once all sites have enrolled. If the policy says consent = "ask", nothing of the arrays has been
     sent by then.

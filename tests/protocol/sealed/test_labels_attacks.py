@@ -176,6 +176,20 @@ def test_a_block_that_is_left_out_ends_without_labels_and_others_finish(where: t
         assert record is None or record.state == "entered"
 
 
+@pytest.mark.parametrize("where", all_rounds(1)[1:])
+def test_where_all_blocks_are_left_out_the_job_finishes_at_once(where: tuple[str, int]) -> None:
+    stage = Stage.of(4, *TWO_BLOCKS, n_clusters=1)
+    play = Play(stage).until(where)
+    play.rounds.stop([0, 1])
+    if where[0] == "finish":
+        play.brought = {site: {} for site in stage.sites}
+    play.until()
+    assert play.round <= 7 + all_rounds(1).index(where) + 1
+    for site, outcome in play.outcomes.items():
+        assert set(outcome.stopped) == stage.shared(site).keys()
+        assert (outcome.labels[np.concatenate([stage.rows[site][b] for b in stage.shared(site)])] == -1).all()
+
+
 def test_a_block_that_was_left_out_never_comes_back() -> None:
     play = Play(Stage.of(4, *TWO_BLOCKS, n_clusters=2)).until(("compare", 1))
     name = ArrayName.of_members(0, "opening", "a")
