@@ -194,6 +194,22 @@ def test_wrong_arguments_are_named(
     assert "Traceback" not in told.err
 
 
+def test_a_database_that_lacks_what_the_ledger_has_charged_is_found(run: Run, tmp_path: Path) -> None:
+    played = played_in(tmp_path)
+    assert outcome(played, job("first")) == ("done", "")
+    state = settings_of(played).state
+
+    def budget() -> dict[str, Any]:
+        checks = run("ce-client", "check", "--config", state.parent, "--format", "json").json["checks"]
+        return next(check for check in checks if check["check"] == "budget")
+
+    assert budget()["sentence"].startswith("epsilon 1.")
+    assert budget()["sentence"].endswith("of 2 spent at most; ce-client budget says more")
+    (state / FILE_NAME).unlink()
+    assert "lacks 1 of the 1 releases that the ledger has charged" in budget()["sentence"]
+    assert not budget()["ok"]
+
+
 def test_a_damaged_file_is_an_error_of_every_command_that_needs_it(run: Run, config: Path) -> None:
     state = config / "state"
     (state / FILE_NAME).write_bytes(b"SQLite format 3\0 and then something else")
