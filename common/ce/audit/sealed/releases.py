@@ -1,0 +1,63 @@
+"""Releases: what a sealed job opens to all its sites, drawn as a job draws it.
+
+Attacks are judged over several draws of the noise and over several jobs. The tables of a job are the pooled tables plus
+discrete Gaussian noise of every site, and the model follows from them; so these are drawn here without the protocol,
+and `tests/audit/test_sealed_attacks.py` compares them with recorded jobs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ce.audit.sealed.pooled_labels import PooledLabels
+from ce.job import EXACT, Job
+from ce.pair_tables import SEALED_TOLERANCE, TableLayout, fit_pairs
+from ce.privacy.discrete_gaussian import DiscreteGaussian
+from ce.privacy.ring_words import Stream
+from ce.privacy.zcdp import Noise, epsilon_of, noise_of, rho_of
+from ce.ring import Reals
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """The opened tables of one job, and the model that everybody fits to them."""
+
+    layout: TableLayout
+    tables: Reals = field(repr=False)  # (D, D)
+    sd: float  # of the noise in each cell
+    weights: Reals = field(repr=False)  # (k,)
+    beta: Reals = field(repr=False)  # (D, k)
+
+
+def noise_for(labels: PooledLabels, job: Job, epsilon: float) -> Noise:
+    """The noise of this job with another epsilon."""
+    present = {column: sites for column, sites in labels.holders.items() if sites}
+    return noise_of(
+        present, labels.sites, epsilon=epsilon, delta=job.delta, unit=job.unit, collusion=job.collusion  # type: ignore[arg-type]
+    )
+
+
+def share_of_budget(epsilon: float, delta: float, jobs: int) -> float:
+    """The epsilon of each of several jobs whose budget adds up to that of one."""
+    return epsilon_of(rho_of(epsilon, delta) / jobs, delta)
+
+
+def draw_release(labels: PooledLabels, job: Job, clusters: int, draw: Sequence[object], jobs: int = 1) -> Release:
+    """A job over these labels. `draw` names the noise: equal names give equal noise. With `jobs`, the budget of the job
+    is shared among so many."""
+    layout = labels.layout
+    tables, sd = labels.tables, 0.0
+    if job.epsilon != EXACT:
+        noise = noise_for(labels, job, share_of_budget(float(job.epsilon), job.delta, jobs))
+        key = hashlib.sha256(repr((job.seed, *draw)).encode()).digest()
+        one_site = DiscreteGaussian(noise.site_variance)
+        cells = one_site.sample(Stream(key), layout.n_cells * len(labels.sites))
+        added = cells.reshape(len(labels.sites), layout.n_cells).sum(axis=0)
+        tables = tables + layout.unpacked(added)
+        sd = noise.opened_sd
+    fit = fit_pairs(tables, layout, clusters, sd=sd, tolerance=SEALED_TOLERANCE)
+    return Release(layout, tables, sd, fit.weights, fit.beta)
