@@ -100,6 +100,7 @@ class Job:
         self._check_sealed(declaration)
         self._choose("schedule", ("joint", "newton"))
         self._choose("posterior", ("joint", "factorised"))
+        self._refuse_start_from_pairs()
         self._choose("start", ("votes", "diffused"))
         self._choose("on_dropout", ("wait", "fail", "continue"))
         if self.max_iterations is None:
@@ -140,7 +141,7 @@ class Job:
                 if not declaration.counts_clusters:
                     raise ConfigError(f'clusters = "auto" is for {_counting()}; {self.model} takes a number')
             else:
-                self._whole("clusters", 1)
+                self._whole("clusters", 1, declaration.most_clusters or LARGEST_COUNT)
             if self.classes is not None:
                 raise ConfigError(f"classes is for {_built_in('classes')}; {self.model} takes clusters")
             return
@@ -167,6 +168,15 @@ class Job:
             raise ConfigError("delta is a number between 0 and 1")
         self._whole("collusion", 0)
         self._choose("unit", UNITS)
+
+    def _refuse_start_from_pairs(self) -> None:
+        """Estimators have a start that no job has."""
+        for declaration in BUILT_IN:
+            if declaration.sealed and self.start == declaration.name:
+                raise ConfigError(
+                    f"start = {self.start} is for estimators, on one machine: it needs exact tables of pairs of "
+                    f'columns, which a job would disclose; take model = "{declaration.name}", whose tables have noise'
+                )
 
     @property
     def sealed(self) -> bool:

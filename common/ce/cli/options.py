@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -15,6 +15,9 @@ from ce.errors import ConfigError, InputError, UnknownColumn
 from ce.job import Job
 from ce.labels import LabelTable, Noise
 
+#: As many clusters as the labels show.
+AUTO = "auto"
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -23,8 +26,24 @@ def _taking(outcome: str) -> str:
     return ", ".join(model.name for model in BUILT_IN if model.outcome == outcome)
 
 
+def _clusters(value: Any) -> int | str:
+    """A number of clusters, or "auto"; which models take "auto" is for the job to say."""
+    if value == AUTO:
+        return AUTO
+    try:
+        return int(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is neither a whole number nor {AUTO}.") from None
+
+
+_COUNTING = ", ".join(model.name for model in BUILT_IN if model.counts_clusters)
 _OPTIONS = (
-    click.option("--clusters", type=int, metavar="K", help=f"Consensus clusters ({_taking('clusters')})."),
+    click.option(
+        "--clusters",
+        type=_clusters,
+        metavar="K",
+        help=f"Consensus clusters ({_taking('clusters')}); {AUTO}: as many as stand out ({_COUNTING}).",
+    ),
     click.option(
         "--model",
         type=click.Choice(model_names()),
@@ -48,7 +67,9 @@ _OPTIONS = (
         metavar="S",
         help="Seed of the random starts; the same seed gives the same bits.",
     ),
-    click.option("--max-iterations", type=int, help="Default: as the model declares it; 300, or 10 for bc3e."),
+    click.option(
+        "--max-iterations", type=int, help="Default: as the model declares it; 300, 10 for bc3e, or 2000 for pairs."
+    ),
     click.option(
         "--posterior",
         type=click.Choice(["joint", "factorised"]),
@@ -98,7 +119,7 @@ def job_options(command: Command) -> Command:
 class Options:
     """The shared options as the user gave them."""
 
-    clusters: int | None
+    clusters: int | Literal["auto"] | None
     model: str
     classes: tuple[str, ...]
     restarts: int

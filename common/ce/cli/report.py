@@ -155,7 +155,7 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
         "sites": {name: len(site.ids) for name, site in result.sites.items()},
         "layout": result.layout,
         "privacy": result.privacy,
-        "lower_bound": result.lower_bound,
+        _objective(result.job.model): result.lower_bound,
         "iterations": result.iterations,
         "converged": result.converged,
         "exchanges": result.exchanges,
@@ -203,7 +203,8 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
     end = "converged" if report["converged"] else "stopped at the limit"
     facts.add_row("iterations", f"{report['iterations']:,}, {end}")
-    facts.add_row("lower bound", f"{report['lower_bound']:,.4f}")
+    objective = _objective(report["model"])
+    facts.add_row(objective.replace("_", " "), f"{report[objective]:,.4f}")
     if "kappa" in report:
         facts.add_row("kappa", f"{report['kappa']:.3f} (clusterings' view against the votes)")
     if "epsilon" in report:
@@ -249,6 +250,11 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
         console.print("[yellow]clusters do not follow classes here (low kappa): the votes alone may do better[/]")
     for path in written:
         console.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _objective(model: str) -> str:
+    """What the number is called that a fit of this model maximises: a sealed model has no bound."""
+    return "log_composite" if find_model(model).sealed else "lower_bound"
 
 
 def _labelled(labels: NDArray[Any]) -> NDArray[np.bool_]:

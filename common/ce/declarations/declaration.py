@@ -67,6 +67,8 @@ class ModelDeclaration:
     sealed: bool = False
     #: Whether it can find the number of clusters: a job may say clusters = "auto".
     counts_clusters: bool = False
+    #: The most clusters that it can have; None: as many as a job may name.
+    most_clusters: int | None = None
     #: For `ce capacity`; None: it cannot say what a job of this model takes.
     capacity: CapacityFacts | None = None
 

@@ -1,6 +1,4 @@
-"""Pairs, as the rest of ce knows it."""
-
-from __future__ import annotations
+"""Latent classes from tables of pairs of columns: the model of sealed jobs."""
 
 from ce.declarations.declaration import ModelDeclaration
 
@@ -10,6 +8,9 @@ DECLARATION = ModelDeclaration(
     steps="",
     estimator="ce.models.pairs:Pairs",
     options=(),
+    # Iterations in tables, without an exchange: so many are never needed, and cost seconds.
+    max_iterations=2_000,
     sealed=True,
     counts_clusters=True,
+    most_clusters=31,
 )

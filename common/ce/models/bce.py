@@ -14,14 +14,14 @@ from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
 from ce.models.prediction import infer
-from ce.models.start_tables import base_start, seeds_start
+from ce.models.start_tables import base_start, pairs_start, seeds_start
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
 from ce.steps.bce import ANNEAL_ALPHA, ANNEAL_ITER, BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR
 
-Init = Literal["anneal", "dirichlet", "seeds++", "base"] | Mapping[str, Any]
+Init = Literal["anneal", "dirichlet", "seeds++", "base", "pairs"] | Mapping[str, Any]
 
 
 class BCE(Estimator):
@@ -33,7 +33,8 @@ class BCE(Estimator):
     n_init : number of starts; the one with the best bound wins.
     init : "anneal" (random tables, alpha held at `anneal_alpha` for `anneal_iter` iterations, then learnt),
         "dirichlet" (the same without holding), "seeds++" (label rows far from each other), "base" (one of the base
-        clusterings), or {"alpha": ..., "beta": [...], "gamma": ...} (alpha and gamma optional; one start).
+        clusterings), "pairs" (the fit of the pair tables, `Pairs`; one start, at most 31 clusters), or
+        {"alpha": ..., "beta": [...], "gamma": ...} (alpha and gamma optional; one start).
     max_iter, tol : at most so many iterations; stop when the bound changes by less than `tol`, relative, or when no
         label has moved for 5 iterations and it changes by less than 1e-4. tol=0 runs max_iter iterations;
         else a fit that max_iter ends warns (`ce.errors.ConvergenceWarning`).
@@ -97,7 +98,7 @@ class BCE(Estimator):
         """Find the consensus of `labels`: (n, m) array or table, rows are objects, columns are clusterings."""
         table = LabelTable.from_arrays(labels)
         steps = self.steps()
-        starts, given = self._starts(table)
+        starts, given = self._starts(table, steps)
         result = self._run_here(steps, table, starts, given=given)
         site = result.sites[HERE]
         unlabelled = site.unlabelled
@@ -140,7 +141,7 @@ class BCE(Estimator):
         """The model that the engine runs, with this estimator's parameters."""
         given = isinstance(self.init, Mapping)
         if not given:
-            one_of("init", self.init, "anneal", "dirichlet", "seeds++", "base", also="a dict with beta")
+            one_of("init", self.init, "anneal", "dirichlet", "seeds++", "base", "pairs", also="a dict with beta")
         k = positive("n_clusters", self.n_clusters)
         anneal = not given and self.init == "anneal" and bool(self.learn_alpha)
         alpha = _checked_alpha("alpha", self.alpha, k)
@@ -153,7 +154,7 @@ class BCE(Estimator):
             alpha = np.clip(alpha, FLOOR, CEILING)
         return BCESteps(
             k,
-            1 if given else positive("n_init", self.n_init),
+            1 if given or self.init == "pairs" else positive("n_init", self.n_init),
             max_iter=positive("max_iter", self.max_iter, smallest=0),
             tol=not_negative("tol", self.tol),
             smoothing=not_negative("smoothing", self.smoothing),
@@ -164,7 +165,8 @@ class BCE(Estimator):
             local_loops=positive("local_loops", self.local_loops),
         )
 
-    def _starts(self, table: LabelTable) -> tuple[Starts, dict[str, Reals]]:
+    def _starts(self, table: LabelTable, steps: BCESteps) -> tuple[Starts, dict[str, Reals]]:
+        """Where the fit begins. The pair tables also give the first alpha, unless it is not learnt."""
         k = self.n_clusters
         if isinstance(self.init, Mapping):
             return self._given_start(table, self.init)
@@ -172,6 +174,11 @@ class BCE(Estimator):
             return GivenStarts(seeds_start(table, k, self.n_init, self._seed())), {}
         if self.init == "base":
             return GivenStarts(base_start(table, k, self.n_init, self._seed())), {}
+        if self.init == "pairs":
+            weights, tables = pairs_start(table, k, self._seed())
+            if self.learn_alpha:
+                steps.alpha = np.clip(steps.alpha.sum() * weights, FLOOR, CEILING)
+            return GivenStarts(tables), {}
         return SeededStarts.of(self._seed(), [table]), {}
 
     def _given_start(self, table: LabelTable, init: Mapping[str, Any]) -> tuple[Starts, dict[str, Reals]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from ce.consensus_file import hard_labels
 from ce.declarations.mixture import DECLARATION
 from ce.labels import LabelTable
-from ce.models.base import HERE, Estimator, not_negative, positive
+from ce.models.base import HERE, Estimator, not_negative, one_of, positive
+from ce.models.start_tables import pairs_start
 from ce.protocol.engine.aggregator import Progress
-from ce.protocol.engine.starting_parameters import SeededStarts
+from ce.protocol.engine.starting_parameters import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
 from ce.steps.mixture import MixtureSteps
 
@@ -23,6 +24,7 @@ class Mixture(Estimator):
 
     Parameters
     ----------
+    init : "random" (random tables) or "pairs" (the fit of the pair tables, `Pairs`; one start, at most 31 clusters).
     n_clusters, n_init, max_iter, tol, smoothing, random_state, n_threads, progress : as for `BCE`.
 
     Attributes
@@ -43,6 +45,7 @@ class Mixture(Estimator):
         n_clusters: int = 8,
         *,
         n_init: int = 5,
+        init: Literal["random", "pairs"] = "random",
         max_iter: int = DECLARATION.max_iterations,
         tol: float = 1e-6,
         smoothing: float = 0.01,
@@ -52,6 +55,7 @@ class Mixture(Estimator):
     ) -> None:
         self.n_clusters = n_clusters
         self.n_init = n_init
+        self.init = init
         self.max_iter = max_iter
         self.tol = tol
         self.smoothing = smoothing
@@ -62,7 +66,8 @@ class Mixture(Estimator):
     def fit(self, labels: Any, y: Any = None) -> Self:
         """Find the consensus of `labels`: (n, m) array or table, rows are objects, columns are clusterings."""
         table = LabelTable.from_arrays(labels)
-        result = self._run_here(self.steps(), table, SeededStarts.of(self._seed(), [table]))
+        steps = self.steps()
+        result = self._run_here(steps, table, self._starts(table, steps))
         self.labels_ = hard_labels(self.memberships_, result.sites[HERE].unlabelled)
         self.weights_ = result.outcome.globals["weights"][0]
         tables = result.beta()
@@ -78,8 +83,15 @@ class Mixture(Estimator):
         """The model that the engine runs, with this estimator's parameters."""
         return MixtureSteps(
             positive("n_clusters", self.n_clusters),
-            positive("n_init", self.n_init),
+            1 if one_of("init", self.init, "random", "pairs") == "pairs" else positive("n_init", self.n_init),
             max_iter=positive("max_iter", self.max_iter, smallest=0),
             tol=not_negative("tol", self.tol),
             smoothing=not_negative("smoothing", self.smoothing),
         )
+
+    def _starts(self, table: LabelTable, steps: MixtureSteps) -> Starts:
+        """Where the fit begins. The pair tables also give the first weights."""
+        if self.init == "pairs":
+            steps.weights, tables = pairs_start(table, steps.k, self._seed())
+            return GivenStarts(tables)
+        return SeededStarts.of(self._seed(), [table])

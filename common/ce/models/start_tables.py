@@ -7,6 +7,8 @@ from numpy.typing import NDArray
 
 from ce.errors import InputError
 from ce.labels import Column, LabelTable
+from ce.models.pair_columns import PairColumns
+from ce.pair_tables import fit_pairs, pair_tables
 from ce.ring import Reals
 
 #: How much of the uniform distribution is mixed into a table made of labels, so that no category is impossible.
@@ -43,6 +45,16 @@ def base_start(table: LabelTable, k: int, n_starts: int, seed: int) -> dict[str,
                     counts = rng.standard_exponential(len(column.categories)) + 1e-300
                 tables[column.name][start, h] = _mixed(counts / max(counts.sum(), 1e-300))
     return tables
+
+
+def pairs_start(table: LabelTable, k: int, seed: int) -> tuple[Reals, dict[str, Reals]]:
+    """One start, from the fit of the pair tables: weights (k,), and the tables of all columns."""
+    columns = PairColumns.of(table)
+    fitted = fit_pairs(pair_tables(columns.labels(table), columns.layout), columns.layout, k, seed=seed & (2**64 - 1))
+    tables = {c.name: np.empty((1, k, len(c.categories))) for c in table.clusterings}
+    for name in columns.layout.names:
+        tables[name][0] = columns.beta_of(name, fitted.beta)
+    return fitted.weights, tables
 
 
 def _codes(table: LabelTable, init: str) -> NDArray[np.int32]:

@@ -46,6 +46,7 @@ class MixtureSteps(SmoothedBeta):
         self.max_iter = max_iter
         self.tol = tol
         self.smoothing = smoothing
+        self.weights: Reals = np.full(k, 1.0 / k)  # of every start, to begin with
 
     def scales(self, sizes: Sizes) -> dict[str, Scale]:
         terms = sizes.objects * (sizes.clusterings + 1)
@@ -60,7 +61,7 @@ class MixtureSteps(SmoothedBeta):
         return {"weights": (self.k,)}
 
     def start_globals(self, sizes: Sizes, before: State | None) -> State:
-        return {"weights": np.full((self.n_starts, self.k), 1.0 / self.k)}
+        return {"weights": np.tile(self.weights, (self.n_starts, 1))}
 
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
         flat = np.full((self.n_starts, self.k, len(opening.labels)), 1.0 / self.k)

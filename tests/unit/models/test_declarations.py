@@ -29,6 +29,8 @@ from ce.declarations.registry import (
 )
 from ce.errors import BrokenModel, ConfigError, UnknownModel
 from ce.models.base import Estimator
+from ce.models.registry import model_without_labels
+from ce.pair_tables.fit import MOST_CLUSTERS, MOST_ITERATIONS
 from ce.policy import Policy
 from ce_client.cli.run import check as site_check
 from ce_coordinator.cli.serve import check as coordinator_check
@@ -59,17 +61,19 @@ def declared(**changes: Any) -> ModelDeclaration:
 
 
 def test_the_name_of_a_built_in_model_stands_in_its_declaration_only() -> None:
-    quoted = re.compile("|".join(f"[\"']{name}[\"']" for name in built_in_names()))
+    quoted = re.compile(f"[\"']({'|'.join(built_in_names())})[\"']")
     found = {
-        path.relative_to(SOURCES / "common/ce").as_posix()
+        (path.relative_to(SOURCES).as_posix(), name)
         for package in ("common/ce", "server/ce_coordinator", "client/ce_client")
         for path in (SOURCES / package).rglob("*.py")
-        if quoted.search(path.read_text(encoding="utf-8"))
+        for name in quoted.findall(path.read_text(encoding="utf-8"))
     }
-    assert found == {f"declarations/{name}.py" for name in built_in_names()}
+    declarations = {(f"common/ce/declarations/{name}.py", name) for name in built_in_names()}
+    # A value of their parameter `init`, which is called like the model.
+    assert found == declarations | {("common/ce/models/bce.py", "pairs"), ("common/ce/models/mixture.py", "pairs")}
 
 
-@pytest.mark.parametrize("model", BUILT_IN, ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [model for model in BUILT_IN if not model.sealed], ids=lambda model: model.name)
 def test_a_built_in_model_is_what_it_declares(model: ModelDeclaration) -> None:
     asked = {"classes": 3} if model.takes_classes else {"clusters": 3}
     job = ce.Job(model=model.name, **asked)
@@ -83,6 +87,27 @@ def test_a_built_in_model_is_what_it_declares(model: ModelDeclaration) -> None:
     assert steps.n_starts == (job.restarts if "restarts" in model.options else 1)
 
 
+def test_a_sealed_model_has_an_estimator_and_no_steps() -> None:
+    [model] = [model for model in BUILT_IN if model.sealed]
+    assert (model.name, model.steps, model.counts_clusters) == ("pairs", "", True)
+    assert model.most_clusters == MOST_CLUSTERS
+    assert issubclass(model.load_estimator(), Estimator)
+    assert model.max_iterations == MOST_ITERATIONS
+    with pytest.raises(ConfigError, match="model pairs runs in sealed jobs only"):
+        model_without_labels(ce.Job(model=model.name, clusters=3))
+
+
+def test_a_job_has_at_most_as_many_clusters_as_its_model() -> None:
+    assert ce.Job(model="pairs", clusters=MOST_CLUSTERS).clusters == MOST_CLUSTERS
+    with pytest.raises(ConfigError, match="clusters is a whole number from 1 to 31"):
+        ce.Job(model="pairs", clusters=MOST_CLUSTERS + 1)
+
+
+def test_a_job_does_not_start_from_exact_pair_tables() -> None:
+    with pytest.raises(ConfigError, match=r"start = pairs is for estimators, on one machine: .* would disclose"):
+        ce.Job(clusters=3, start="pairs")
+
+
 def test_options_are_keys_of_a_job() -> None:
     assert set(JOB_OPTIONS) <= {field.name for field in dataclasses.fields(ce.Job)}
 
@@ -90,16 +115,18 @@ def test_options_are_keys_of_a_job() -> None:
 def test_models_are_what_the_registry_lists(packages: Any) -> None:
     from ce import job
 
-    assert job.MODELS == model_names() == built_in_names() == ("bce", "bc3e", "mixture")
+    assert job.MODELS == model_names() == built_in_names() == ("bce", "bc3e", "mixture", "pairs")
     packages("good", {"good": "good:D"}, good=GOOD)
-    assert job.MODELS == model_names() == ("bce", "bc3e", "mixture", "good")
-    assert built_in_names() == ("bce", "bc3e", "mixture")
+    assert job.MODELS == model_names() == ("bce", "bc3e", "mixture", "pairs", "good")
+    assert built_in_names() == ("bce", "bc3e", "mixture", "pairs")
 
 
 def test_an_unknown_model_is_an_error_that_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownModel, match="model is one of bce, bc3e, mixture; model other is not installed here"):
+    with pytest.raises(
+        UnknownModel, match="model is one of bce, bc3e, mixture, pairs; model other is not installed here"
+    ):
         find_model("other")
-    with pytest.raises(UnknownModel, match=r"model is one of bce, bc3e, mixture$"):
+    with pytest.raises(UnknownModel, match=r"model is one of bce, bc3e, mixture, pairs$"):
         find_model("a name\nof two lines")
 
 
@@ -157,7 +184,7 @@ def test_check_shows_packages_that_cannot_be_used(packages: Any, command: Comman
 
 def test_a_policy_names_models_of_packages_and_by_default_none(packages: Any) -> None:
     assert Policy().models == built_in_names()
-    with pytest.raises(ConfigError, match=r"models are among bce, bc3e, mixture: install the package"):
+    with pytest.raises(ConfigError, match=r"models are among bce, bc3e, mixture, pairs: install the package"):
         Policy(models=("good",))
     packages("good", {"good": "good:D"}, good=GOOD)
     assert Policy().models == built_in_names()
@@ -173,6 +200,7 @@ def test_a_policy_names_models_of_packages_and_by_default_none(packages: Any) ->
         ({"outcome": "ranks"}, "outcome is clusters or classes"),
         ({"options": ("restarts", "depth")}, "options are among restarts, .*; got depth"),
         ({"scalars": ("rho",)}, "scalars are among its parameters"),
+        ({"sealed": True}, "a sealed model has no steps"),
     ],
 )
 def test_a_declaration_is_checked_when_it_is_made(changes: dict[str, Any], problem: str) -> None:
