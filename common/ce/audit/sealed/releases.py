@@ -42,22 +42,28 @@ def noise_for(labels: PooledLabels, job: Job, epsilon: float) -> Noise:
 
 
 def share_of_budget(epsilon: float, delta: float, jobs: int) -> float:
-    """The epsilon of each of several jobs whose budget adds up to that of one."""
+    """The epsilon of each of several jobs that together spend what one job of this epsilon spends."""
     return epsilon_of(rho_of(epsilon, delta) / jobs, delta)
 
 
-def draw_release(labels: PooledLabels, job: Job, clusters: int, draw: Sequence[object], jobs: int = 1) -> Release:
-    """A job over these labels. `draw` names the noise: equal names give equal noise. With `jobs`, the budget of the job
-    is shared among so many."""
-    layout = labels.layout
-    tables, sd = labels.tables, 0.0
-    if job.epsilon != EXACT:
-        noise = noise_for(labels, job, share_of_budget(float(job.epsilon), job.delta, jobs))
-        key = hashlib.sha256(repr((job.seed, *draw)).encode()).digest()
-        one_site = DiscreteGaussian(noise.site_variance)
-        cells = one_site.sample(Stream(key), layout.n_cells * len(labels.sites))
-        added = cells.reshape(len(labels.sites), layout.n_cells).sum(axis=0)
-        tables = tables + layout.unpacked(added)
-        sd = noise.opened_sd
-    fit = fit_pairs(tables, layout, clusters, sd=sd, tolerance=SEALED_TOLERANCE)
-    return Release(layout, tables, sd, fit.weights, fit.beta)
+def noisy_tables(labels: PooledLabels, job: Job, epsilon: float | str, draw: Sequence[object]) -> tuple[Reals, float]:
+    """The tables that a job with this epsilon opens, and the deviation of their noise. `draw` names the noise: equal
+    names give equal noise."""
+    if epsilon == EXACT:
+        return labels.tables, 0.0
+    layout, sites = labels.layout, labels.sites
+    noise = noise_for(labels, job, float(epsilon))
+    key = hashlib.sha256(repr((job.seed, *draw)).encode()).digest()
+    cells = DiscreteGaussian(noise.site_variance).sample(Stream(key), layout.n_cells * len(sites))
+    added = cells.reshape(len(sites), layout.n_cells).sum(axis=0).astype(np.float64)
+    return labels.tables + layout.unpacked(added), noise.opened_sd
+
+
+def draw_release(
+    labels: PooledLabels, job: Job, draw: Sequence[object], *, epsilon: float | str | None = None
+) -> Release:
+    """A job over these labels, with another epsilon if one is given."""
+    tables, sd = noisy_tables(labels, job, job.epsilon if epsilon is None else epsilon, draw)
+    assert job.clusters is not None
+    fit = fit_pairs(tables, labels.layout, job.clusters, sd=sd, tolerance=SEALED_TOLERANCE)
+    return Release(labels.layout, tables, sd, fit.weights, fit.beta)

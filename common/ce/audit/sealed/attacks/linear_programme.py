@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array, eye_array, hstack, kron
 
 from ce.audit.adversary_views import NOT_ASKED, Guess
-from ce.audit.sealed.attacks.predictions import label_chances
+from ce.audit.partitions import Groups
 from ce.audit.sealed.site_knowledge import SiteKnowledge, Target
 from ce.ring import Reals
 
@@ -22,16 +22,13 @@ _EXACT = 100.0
 _LEAST_CHANCE = 1e-6
 
 
-def decode(known: SiteKnowledge, target: Target) -> Guess | None:
-    """The nearest labels. None: no own column of which all counts are of own objects."""
-    return _solved(known, target, np.zeros((len(known.winners), target.groups)))
+def nearest_labels(known: SiteKnowledge, target: Target, prior: Reals) -> Guess | None:
+    """The nearest labels and, among those that are nearly as near, the likelier ones. `prior`: (objects, labels) chances.
 
-
-def decode_with_prior(known: SiteKnowledge, target: Target) -> Guess | None:
-    """The same, and among labels that are nearly as near the likelier ones."""
-    chances = np.maximum(label_chances(known, target), _LEAST_CHANCE)
+    None: no own column of which all counts are of own objects.
+    """
     # Counted from the least likely label, so that no label is never the best choice.
-    return _solved(known, target, np.log(chances / _LEAST_CHANCE))
+    return _solved(known, target, np.log(np.maximum(prior, _LEAST_CHANCE) / _LEAST_CHANCE))
 
 
 def _solved(known: SiteKnowledge, target: Target, prior: Reals) -> Guess | None:
@@ -51,13 +48,15 @@ def _solved(known: SiteKnowledge, target: Target, prior: Reals) -> Guess | None:
         equations.append((rows / sizes[:, None]).T)
         counts.append(seen.cells(columns, target.column) - own)
         prices.append(np.full(equations[-1].shape[0], np.sqrt(2.0) / seen.release.sd if seen.release.sd else _EXACT))
-    labels = _programme(np.vstack(equations), np.vstack(counts), np.concatenate(prices), sizes, prior[asked][first], len(others))
+    most = len(others) * sizes
+    programme = np.vstack(equations), np.vstack(counts), np.concatenate(prices)
+    labels = _programme(*programme, most, prior[asked][first])
     guess = np.full(len(known.winners), NOT_ASKED, dtype=np.intp)
     guess[asked] = labels[groups]
     return guess
 
 
-def _programme(rows: Reals, counts: Reals, prices: Reals, sizes: Reals, prior: Reals, most: int) -> Guess:
+def _programme(rows: Reals, counts: Reals, prices: Reals, most: Groups, prior: Reals) -> Guess:
     """(groups,) the label with the largest part. rows: (equations, groups) share of a group's objects in each count."""
     n_equations, n_groups = rows.shape
     k = counts.shape[1]
@@ -67,7 +66,7 @@ def _programme(rows: Reals, counts: Reals, prices: Reals, sizes: Reals, prior: R
     solved = linprog(
         np.concatenate([-prior.ravel(), np.repeat(prices, k), np.repeat(prices, k)]),
         A_ub=hstack([per_group, csr_array((n_groups, 2 * n_equations * k))]),
-        b_ub=most * sizes,
+        b_ub=most,
         A_eq=hstack([unknowns, gap, -gap]),
         b_eq=counts.ravel(),
         bounds=(0, None),

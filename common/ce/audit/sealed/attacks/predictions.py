@@ -31,9 +31,8 @@ def implied(known: SiteKnowledge, target: Target) -> list[Guess]:
     beta = seen.release.beta[seen.span(target.column)]
     predicted.append((by_cluster @ beta.T).argmax(axis=1))
     predicted.append(by_cluster.argmax(axis=1))
-    of_winner = beta.T[known.winners]
-    predicted.append(of_winner.argmax(axis=1))
-    predicted.append((label_chances(known, target) * of_winner).argmax(axis=1))
+    predicted.append(beta.argmax(axis=0)[known.winners])
+    predicted.append(informed_chances(known, target).argmax(axis=1))
     return [known.winners, *own, *(guess.astype(np.intp) for guess in predicted)]
 
 
@@ -50,6 +49,15 @@ def label_chances(known: SiteKnowledge, target: Target) -> Reals:
         labelled = seen.own[:, j] >= 0
         logs[labelled] += given[seen.own[labelled, j]]
     return _normalised(logs)
+
+
+def informed_chances(known: SiteKnowledge, target: Target) -> Reals:
+    """The same, given the published label too, as if it were one more column."""
+    seen = known.seen[0]
+    beta = seen.release.beta[seen.span(target.column)]
+    chances = label_chances(known, target) * np.where(known.winners[:, None] >= 0, beta.T[known.winners], 1.0)
+    normalised: Reals = chances / chances.sum(axis=1, keepdims=True)
+    return normalised
 
 
 def cluster_chances(known: SiteKnowledge) -> Reals:

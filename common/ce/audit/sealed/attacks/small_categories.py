@@ -10,22 +10,24 @@ from __future__ import annotations
 import numpy as np
 
 from ce.audit.adversary_views import NOT_ASKED, Guess
-from ce.audit.sealed.attacks.predictions import label_chances
 from ce.audit.sealed.site_knowledge import SiteKnowledge, Target
+from ce.ring import Reals
 
 _ROUNDS = 12
 #: Part of the old chances that is kept, so that objects in the same cell do not all take the same label at once.
 _KEPT = 0.7
 
 
-def read_small_categories(known: SiteKnowledge, target: Target) -> Guess | None:
-    """The likeliest labels. None: no own column of which all counts are of own objects."""
+def read_small_categories(known: SiteKnowledge, target: Target, prior: Reals) -> Guess | None:
+    """The likeliest labels. `prior`: (objects, labels) chances.
+
+    None: no own column of which all counts are of own objects.
+    """
     columns = known.exclusive_columns
     asked = np.flatnonzero(known.available[:, target.column])
     if not columns or len(asked) < 2:
         return None
-    prior = label_chances(known, target)[asked]
-    logs, chances = np.log(np.maximum(prior, 1e-9)), prior
+    logs, chances = np.log(np.maximum(prior[asked], 1e-9)), prior[asked]
     cells = []
     for seen in known.seen:
         one_hot = seen.one_hot(columns)
