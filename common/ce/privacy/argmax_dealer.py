@@ -57,7 +57,7 @@ def _thermometers(mask: Words) -> Thermometers:
     one = np.uint16(1)
     for digit in range(DIGITS):
         bits = DIGIT_BITS if digit < DIGITS - 1 else DIGIT_BITS - 1
-        value = mask >> np.uint32(DIGIT_BITS * digit) & np.uint32((1 << bits) - 1)
+        value = (mask >> np.uint32(DIGIT_BITS * digit)) & np.uint32((1 << bits) - 1)
         found[digit] = (one << value.astype(np.uint16)) - one
     found[-1] |= (mask >> np.uint32(TOP_BIT)).astype(np.uint16) << np.uint16(15)
     return found

@@ -192,7 +192,8 @@ class Member:
         """This member's share modulo 32 of K - 1 - winner, for all rows."""
         if not self.finished:
             raise MessageError(f"winners: expected after {len(self.rounds)} rounds, got after {self.round}")
-        return (self._words[0] % np.uint32(WINNER_MODULUS)).astype(np.uint8)
+        share: NDArray[np.uint8] = (self._words[0] % np.uint32(WINNER_MODULUS)).astype(np.uint8)
+        return share
 
     def correct(self, level: int, data: bytes) -> None:
         """The dealer's corrections of a level, for the last member."""
@@ -285,9 +286,9 @@ class _Level:
         self._nodes = []
         for digit, thermometer in enumerate(self._random.thermometers):
             bits = DIGIT_BITS if digit < DIGITS - 1 else DIGIT_BITS - 1
-            value = opened >> np.uint32(DIGIT_BITS * digit) & np.uint32((1 << bits) - 1)
+            value = (opened >> np.uint32(DIGIT_BITS * digit)) & np.uint32((1 << bits) - 1)
             # The bit below the thermometer is T[-1] = 1, at one member. Bit 15 is lost: no digit is above 15.
-            shifted = thermometer << np.uint16(1) | np.uint16(self._is_first)
+            shifted = (thermometer << np.uint16(1)) | np.uint16(self._is_first)
             at = shifted >> value.astype(np.uint16)
             above = at >> np.uint16(1)
             self._nodes.append((_pack(above), _pack(at ^ above)))

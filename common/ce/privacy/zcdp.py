@@ -25,7 +25,6 @@ Holders = Mapping[str, Collection[str]]
 LEAST_SITE_SD = 3
 #: A site's variance is rounded up to a multiple of 1 / this number, so that all machines compute the same.
 _VARIANCE_STEPS = 256
-_HALVINGS = 200
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,7 @@ def rho_of(epsilon: float, delta: float) -> float:
     low, high = 0.0, epsilon
     while epsilon_of(high, delta) <= epsilon:
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         if epsilon_of(middle, delta) <= epsilon:
             low = middle
         else:
@@ -136,8 +134,7 @@ def _pair(first: int, second: int) -> int:
 def _best_order_above_1(rho: float, delta: float) -> float:
     """a - 1 at the least: the derivative, rho + ln(a delta) / (a - 1)^2, changes sign once."""
     low, high = 0.0, 1 / delta - 1
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         if rho * middle**2 + log(delta) + log1p(middle) < 0:
             low = middle
         else:
