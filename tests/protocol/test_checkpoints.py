@@ -25,7 +25,7 @@ from ce.protocol.engine.aggregator import Outcome, add_answer
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts
-from ce.protocol.local_run import _pair_keys
+from ce.protocol.local_alignment import local_pair_keys
 from ce.protocol.messages.task import Task
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
 from ce.protocol.modes.contributor import Contributor, contributor
@@ -64,7 +64,7 @@ class Processes:
             for s, table in sorted(tables.items())
         }
         attempt = Attempt("job", b"", 1, topology.sites)
-        keys = _pair_keys(attempt) if privacy != "plain" else {s: {} for s in self.sites}
+        keys = local_pair_keys(attempt) if privacy != "plain" else {s: {} for s in self.sites}
         self.members: dict[str, Contributor] = {
             s: contributor(
                 privacy, attempt, site, topology.view(s), model, enrolments[s].objects, rows[s], keys[s], b"story"

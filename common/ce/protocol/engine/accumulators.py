@@ -74,6 +74,11 @@ class Accumulators:
         return {(site, ArrayName(name).what): content for (site, name), content in self._boxes.items()}
 
     @property
+    def received(self) -> dict[tuple[str, ArrayName], NDArray[np.uint8]]:
+        """The same by sender and name."""
+        return {(site, ArrayName(name)): content for (site, name), content in self._boxes.items()}
+
+    @property
     def size(self) -> int:
         """Numbers in all accumulators."""
         return sum(math.prod(spec.shape) for spec in self._expected.values())
