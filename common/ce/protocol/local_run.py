@@ -188,4 +188,3 @@ class _Attempt:
         if self._job_key is not None:
             known = block_pseudonyms(topology, self._aligned.enrolments, self._aligned.rows)
         return aggregator_for(self._privacy, topology.whole(), self._model, on_progress, known)
-

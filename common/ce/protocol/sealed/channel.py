@@ -62,7 +62,9 @@ class Channel:
         self._blocks = dict(blocks)
         self._entropy = entropy
         self._block_keys: dict[int, bytes] = {}
-        self._transcript = hashlib.sha256(joined(b"ce sealed transcript 1", *attempt.context, enrolment_digest)).digest()
+        self._transcript = hashlib.sha256(
+            joined(b"ce sealed transcript 1", *attempt.context, enrolment_digest)
+        ).digest()
         self._of_block = {index: digest for index, (_, digest) in blocks.items()}
         self._sent: _Moment | None = None
         self._before: _Moment | None = None

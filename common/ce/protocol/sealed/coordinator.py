@@ -25,7 +25,6 @@ from ce.protocol.sealed.channel import as_array
 from ce.protocol.sealed.dealer import Dealer, LocalDealer
 from ce.protocol.sealed.label_rounds import LabelRounds
 from ce.protocol.sealed.opened_shares import AcceptedModel, fit_model, opened_cells
-from ce.protocol.sealed.records import LabelState
 from ce.protocol.sealed.schedule import (
     CATEGORIES,
     MODEL,
@@ -34,6 +33,7 @@ from ce.protocol.sealed.schedule import (
     STATE,
     Received,
     Schedule,
+    decode_state,
     relayed,
     shared_blocks,
 )
@@ -75,7 +75,6 @@ class SealedCoordinator:
         self._dealer = dealer or LocalDealer(self.terms.ring, self._schedule.products, self.terms.widths)
         self._on_progress = on_progress
         self._brought: dict[str, dict[ArrayName, Array]] = {}
-        self._states: dict[int, dict[str, LabelState | None]] = {index: {} for index in self._blocks}
         self._accepted = dict.fromkeys(view.sites, 0)  # clusters of the model that each site has accepted
         self._labels: LabelRounds | None = None  # from `score` on
         categories = [len(column.categories) for column in sorted(view.clusterings, key=lambda c: c.name)]
@@ -163,13 +162,8 @@ class SealedCoordinator:
         opening = False
         for site in self.terms.sites:
             content = received[site, ArrayName.of_broadcast(STATE, site)].tobytes()
-            release, accepted, labels = self._schedule.decode_state(site, content)
-            if not 0 <= accepted <= MOST_CLUSTERS:
-                raise MessageError(f"{site}: state: a model has at most {MOST_CLUSTERS} clusters, got {accepted}")
+            release, self._accepted[site] = decode_state(site, content)
             opening |= release == "opening"
-            self._accepted[site] = accepted
-            for index, state in labels.items():
-                self._states[index][site] = state
         return opening
 
     def _deal(self, received: Received) -> Mapping[tuple[str, str], bytes]:
@@ -184,14 +178,16 @@ class SealedCoordinator:
         cells = opened_cells(self.terms, shares)
         accepted = {content.tobytes() for (_, name), content in received.items() if name.what == MODEL}
         if len(accepted) > 1:
-            raise JobFailed("sites have accepted different models in earlier attempts: submit the job under another name")
+            raise JobFailed(
+                "sites have accepted different models in earlier attempts: submit the job under another name"
+            )
         if accepted:
             model = AcceptedModel.decoded(accepted.pop(), self.terms)
         else:
             fit = fit_model(self.terms, cells)
             model = AcceptedModel(fit.weights, fit.beta)
         self.n_clusters = model.n_clusters
-        self._labels = LabelRounds(self.terms, self._blocks, self._dealer, self._states, model.n_clusters)
+        self._labels = LabelRounds(self.terms, self._blocks, self._dealer, model.n_clusters)
         return model
 
     def _tell_progress(self) -> None:

@@ -1,4 +1,4 @@
-"""The dealer of a sealed job: makes the words that let pairs of sites multiply and blocks compare, from the sites' seeds.
+"""The dealer of a sealed job: from the sites' seeds, words with which pairs of sites multiply and blocks compare.
 
 A role behind an interface: by default the coordinator plays it (`LocalDealer`). A dealer learns no label; together with
 a site it learns all labels of the objects that this site holds.

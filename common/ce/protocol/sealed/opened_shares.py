@@ -14,13 +14,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ce.errors import BrokenTotals, MessageError
-from ce.pair_tables import MOST_CLUSTERS, SEALED_TOLERANCE, PairFit, check_fit, fit_pairs
+from ce.pair_tables import (
+    MOST_CLUSTERS,
+    SEALED_TOLERANCE,
+    PairFit,
+    cell_words,
+    check_fit,
+    fit_pairs,
+    weight_words,
+)
 from ce.privacy.derivation import joined, number
+from ce.privacy.ring_words import RingWords
+from ce.privacy.score_words import score_words
+from ce.privacy.secure_argmax import WINNER_MODULUS
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array
 from ce.protocol.sealed.schedule import BETA, WEIGHTS
+from ce.protocol.sealed.site_input import Codes
 from ce.protocol.sealed.terms import SPREAD, Terms
 from ce.ring import Reals, Words
 
@@ -89,6 +102,21 @@ class AcceptedModel:
         """As a task brings it."""
         return {ArrayName.of_model(WEIGHTS): self.weights, ArrayName.of_model(BETA): self.beta}
 
+    def score_words(self, terms: Terms, site: str, codes: Codes, *, with_weights: bool) -> RingWords:
+        """(k + 1, n) whole-number scores of a site's labels; the last candidate is "no label anywhere"."""
+        cells = cell_words(self.beta[terms.cells_of(site)], terms.score_unit)
+        weights = weight_words(self.weights, terms.score_unit) if with_weights else None
+        return score_words(codes, terms.categories_of(site), cells, weights)
+
+    def score_alone(self, terms: Terms, site: str, codes: Codes) -> tuple[NDArray[np.int32], Reals]:
+        """(n,) labels (-1: no label) and (n, k) memberships from one site's labels, by the same whole numbers."""
+        words = self.score_words(terms, site, codes, with_weights=True).view(np.int32)
+        found = words.argmax(axis=0).astype(np.int32)
+        scores = (words[:-1] // WINNER_MODULUS).T / terms.score_unit
+        chances = np.exp(scores - scores.max(axis=1, keepdims=True))
+        chances /= chances.sum(axis=1, keepdims=True)
+        return np.where(found == self.n_clusters, np.int32(-1), found), chances
+
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], terms: Terms) -> AcceptedModel:
         """Raises MessageError for other shapes and types; whether the numbers are right `check_model` says."""
@@ -115,17 +143,25 @@ class AcceptedModel:
         return cls(numbers[0], numbers[1:])
 
 
+def _tables(terms: Terms, cells: Words) -> Reals:
+    return terms.layout.unpacked(cells.astype(np.float64)).astype(np.float64, copy=False)
+
+
 def fit_model(terms: Terms, cells: Words) -> PairFit:
     """The fit of a sealed job: its start and its stop are the same for all parties."""
-    tables = terms.layout.unpacked(cells.astype(np.float64))
     return fit_pairs(
-        tables, terms.layout, terms.clusters, sd=terms.sd, seed=terms.fit_seed(cells), tolerance=SEALED_TOLERANCE
+        _tables(terms, cells),
+        terms.layout,
+        terms.clusters,
+        sd=terms.sd,
+        seed=terms.fit_seed(cells),
+        tolerance=SEALED_TOLERANCE,
     )
 
 
 def check_model(terms: Terms, cells: Words, model: AcceptedModel) -> None:
     """That a model is what a fit of the tables gives. Raises MessageError, with a sentence without their numbers."""
-    tables = terms.layout.unpacked(cells.astype(np.float64))
+    tables = _tables(terms, cells)
     seed = terms.fit_seed(cells)
     problem = check_fit(tables, terms.layout, terms.sd, seed, model.weights, model.beta, terms.clusters)
     if problem is not None:

@@ -116,7 +116,8 @@ class MemoryRecords:
         return self._release
 
     def commit(self, origin: int, context: bytes, nonce: bytes, share: bytes) -> None:
-        assert self._release is None and self._reserved is not None
+        assert self._release is None
+        assert self._reserved is not None
         self._release = ReleaseRecord(origin, context, "committed", nonce, share)
 
     def open(self, commitments: Mapping[str, bytes]) -> None:
@@ -135,7 +136,9 @@ class MemoryRecords:
         self._release = ReleaseRecord(origin, context, "failed")
 
     def accept_model(self, model: bytes) -> None:
-        assert self._release is not None and self._release.state == "opening" and not self._release.model
+        assert self._release is not None
+        assert self._release.state == "opening"
+        assert not self._release.model
         self._release = replace(self._release, model=model)
 
     def labels(self, block: bytes) -> LabelRecord | None:

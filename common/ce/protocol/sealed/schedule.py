@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ce.errors import MessageError
-from ce.privacy.dealt_products import SEED_SIZE, ProductBlock, check_size, dealt_size, masked_rows_size, partners
+from ce.pair_tables import MOST_CLUSTERS
+from ce.privacy.dealt_products import ProductBlock, check_size, dealt_size, masked_rows_size, partners
+from ce.privacy.ring_words import SEED_SIZE
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.steps import Arrays, ArraySpec, SealedStep
 from ce.protocol.sealed.channel import BLOCK_KEY_SIZE, OVERHEAD, Bytes
@@ -21,6 +23,8 @@ from ce.protocol.sealed.terms import Terms, block_digest
 from ce.protocol.topology.site_view import Block, SiteView
 
 DIGEST_SIZE = NONCE_SIZE = 32
+#: Bytes that a site tells the coordinator at `meet`.
+STATE_SIZE = 2
 #: What arrays hold.
 STATE, MASKED, COMMITMENT, NONCE, SHARE, MODEL = "state", "masked", "commitment", "nonce", "share", "model"
 PRODUCT_SEED, ARGMAX_SEED = "product_seed", "argmax_seed"
@@ -115,7 +119,7 @@ class Schedule:
             case "meet":
                 boxes = {peer: self.told_size(site, peer) for peer in self._terms.sites if peer != site}
                 sizes = {ArrayName.of_box(peer): size + OVERHEAD for peer, size in boxes.items()}
-                sizes[ArrayName.of_broadcast(STATE, site)] = self.state_size(site)
+                sizes[ArrayName.of_broadcast(STATE, site)] = STATE_SIZE
             case "mask":
                 sizes = {
                     ArrayName.of_members(index, MASKED, site): self.masked_size(index, site) + OVERHEAD
@@ -199,22 +203,19 @@ class Schedule:
                 at += BLOCK_KEY_SIZE
         return Told(release, labels, keys)
 
-    # What a site tells the coordinator, which must know which step comes next: no more than that.
 
-    def state_size(self, site: str) -> int:
-        return 2 + len(self.blocks_of(site))
+def encode_state(release: ReleaseStatus, accepted: int) -> bytes:
+    """What a site tells the coordinator, which must know which step comes next: how far the release has come, and the
+    number of clusters of the model that the site has accepted (0: none)."""
+    return bytes((_RELEASE_STATES.index(release.state), accepted))
 
-    def encode_state(self, site: str, release: ReleaseStatus, accepted: int, labels: Mapping[int, LabelStatus]) -> bytes:
-        of_blocks = (_LABEL_STATES.index(labels[index].state) for index in self.blocks_of(site))
-        return bytes((_RELEASE_STATES.index(release.state), accepted, *of_blocks))
 
-    def decode_state(self, site: str, content: bytes) -> tuple[ReleaseState | None, int, dict[int, LabelState | None]]:
-        """State of the release, clusters of the model that was accepted, and states of the labels by block."""
-        release, accepted, *labels = content
-        if release >= len(_RELEASE_STATES) or any(state >= len(_LABEL_STATES) for state in labels):
-            raise MessageError(f"{site}: state: expected how far the job has come, got another number")
-        states = (_LABEL_STATES[state] for state in labels)
-        return _RELEASE_STATES[release], accepted, dict(zip(self.blocks_of(site), states, strict=True))
+def decode_state(site: str, content: bytes) -> tuple[ReleaseState | None, int]:
+    """The same again. Raises MessageError for anything else."""
+    release, accepted = content
+    if release >= len(_RELEASE_STATES) or accepted > MOST_CLUSTERS:
+        raise MessageError(f"{site}: state: expected how far the job has come, got another number")
+    return _RELEASE_STATES[release], accepted
 
 
 def shared_blocks(job_digest: bytes, view: SiteView, objects: Mapping[int, bytes]) -> dict[int, tuple[Block, bytes]]:

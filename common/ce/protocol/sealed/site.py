@@ -21,7 +21,7 @@ from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.sealed.channel import BLOCK_KEY_SIZE, Bytes, Channel, Entropy, as_array
 from ce.protocol.sealed.opened_shares import AcceptedModel
 from ce.protocol.sealed.records import Records
-from ce.protocol.sealed.schedule import CATEGORIES, STATE, LabelStatus, Schedule, Told, shared_blocks
+from ce.protocol.sealed.schedule import CATEGORIES, STATE, LabelStatus, Schedule, Told, encode_state, shared_blocks
 from ce.protocol.sealed.site_input import SealedOutcome, SiteContext, SiteInput
 from ce.protocol.sealed.site_labels import SiteLabels
 from ce.protocol.sealed.site_release import SiteRelease
@@ -55,7 +55,8 @@ class SealedSite:
         if set(pair_keys) != set(attempt.roster) - {site} or tuple(sorted(summaries)) != attempt.roster:
             raise InputError("a sealed job: expected keys and enrolments of all sites of the roster")
         self.checkpoint: Snapshot | None = None
-        self._attempt, self._site, self._job = attempt, site, job
+        self.name = site
+        self._attempt, self._job = attempt, job
         self._summaries = dict(summaries)
         self._view, self._given = view, given
         self._pair_keys = dict(pair_keys)
@@ -86,6 +87,11 @@ class SealedSite:
         """After `finish`."""
         return None if self._rounds is None else self._rounds.outcome
 
+    @property
+    def model(self) -> AcceptedModel | None:
+        """The model that this site has accepted; None before `score`."""
+        return None if self._rounds is None else self._rounds.model
+
     def answer(self, task: Task) -> Answer:
         """Raises MessageError, Refused or JobFailed; the attempt is over then."""
         if task.checkpoint or task.resume or task.starts or task.retry or task.stop or task.stage or task.iteration:
@@ -93,8 +99,8 @@ class SealedSite:
         step = self._order.take(task.step, task.round)
         if self._rounds is None:
             self._rounds = self._begin(task)
-        arrays = self._rounds.answer(step, task)
-        return Answer(task.round, step, arrays=dict[str, Array](arrays), fraction_bits=dict.fromkeys(arrays, 0))
+        arrays: dict[str, Array] = dict(self._rounds.answer(step, task).items())
+        return Answer(task.round, step, arrays=arrays, fraction_bits=dict.fromkeys(arrays, 0))
 
     def resume(self, task: Task, checkpoint: Snapshot) -> Answer:
         raise MessageError("resume: a sealed job has no checkpoints; a later attempt begins with meet")
@@ -107,10 +113,10 @@ class SealedSite:
         digest, roster, objects = self._attempt.job_digest, self._attempt.roster, self._view.sizes.objects
         terms = Terms.of(self._job, digest, roster, columns, objects)
         blocks = shared_blocks(digest, self._view, self._given.objects)
-        channel = Channel(self._attempt, self._site, self._enrolment_digest, self._pair_keys, blocks, self._entropy)
+        channel = Channel(self._attempt, self.name, self._enrolment_digest, self._pair_keys, blocks, self._entropy)
         context = SiteContext(
             self._attempt,
-            self._site,
+            self.name,
             terms,
             self._view,
             self._given,
@@ -137,7 +143,7 @@ class _Rounds:
         self._told: Told | None = None  # by this site
         self._tables: SiteTables | None = None  # from `mask` to `commit`
         self._labels: SiteLabels | None = None  # after `meet`
-        self._model: AcceptedModel | None = None  # from `score` on
+        self.model: AcceptedModel | None = None  # from `score` on
 
     def answer(self, step: SealedStep, task: Task) -> dict[ArrayName, Bytes]:
         self.context.channel.begin(task)
@@ -163,13 +169,14 @@ class _Rounds:
                     self._compare(task, resumed=True)
                 return self._release.release(task)
             case "score":
-                self._model = self._release.check(task)
-        assert self._labels is not None and self._model is not None
+                self.model = self._release.check(task)
+        assert self._labels is not None
+        assert self.model is not None
         if step == "finish":
             check_asked(task.asked, {})
             self.outcome = self._labels.finish(task)
             return {}
-        return self._labels.answer(task, self._model)
+        return self._labels.answer(task, self.model)
 
     def _meet(self) -> dict[ArrayName, Bytes]:
         """How far this job has come here; and fresh keys of the blocks whose first member this site is."""
@@ -181,7 +188,7 @@ class _Rounds:
                 keys[index] = context.entropy(BLOCK_KEY_SIZE)
         self._told = Told(self._release.status, labels, keys)
         context.channel.bind(context.terms.digest)
-        state = schedule.encode_state(site, self._told.release, self._release.accepted, labels)
+        state = encode_state(self._told.release, self._release.accepted)
         arrays = {ArrayName.of_broadcast(STATE, site): as_array(state)}
         for peer in self._pair_keys:
             content = schedule.encode_told(site, peer, self._told)

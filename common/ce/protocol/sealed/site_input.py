@@ -39,22 +39,30 @@ class SiteInput:
 
         Labels of categories that do not take part are missing. Raises InputError for soft labels.
         """
-        here = {column.name: column for column in table.clusterings}
         names = tuple(sorted(column.name for column in view.clusterings if column.categories))
-        codes = np.full((table.n_objects, len(names)), -1, dtype=np.int32)
-        categories = {column.name: column.categories for column in view.clusterings}
-        for at, name in enumerate(names):
-            column = here[name]
-            if column.soft:
-                raise InputError(f"column {name!r}: a sealed job takes hard labels, and these are probabilities")
-            taking_part = restricted(column, column.categories, categories[name]).recode(categories[name])
-            assert taking_part.codes is not None
-            codes[:, at] = taking_part.codes
-        return cls(names, codes, dict(rows), object_digests(objects, rows))
+        return cls(names, codes_of(table, view), dict(rows), object_digests(objects, rows))
 
     def of_block(self, block: int) -> Codes:
         """(rows of the block, m) in the order that its members share."""
         return self.codes[self.rows[block]]
+
+
+def codes_of(table: LabelTable, view: SiteView) -> Codes:
+    """(n, m) labels of a table in the job's categories, -1 where there is none: columns in name order, those with a
+    category that takes part. A column that the table lacks has no labels. Raises InputError for soft labels."""
+    here = {column.name: column for column in table.clusterings}
+    taking_part = sorted((column for column in view.clusterings if column.categories), key=lambda column: column.name)
+    codes = np.full((table.n_objects, len(taking_part)), -1, dtype=np.int32)
+    for at, known in enumerate(taking_part):
+        column = here.get(known.name)
+        if column is None:
+            continue
+        if column.soft:
+            raise InputError(f"column {known.name!r}: a sealed job takes hard labels, and these are probabilities")
+        found = restricted(column, column.categories, known.categories).recode(known.categories).codes
+        assert found is not None
+        codes[:, at] = found
+    return codes
 
 
 @dataclass(frozen=True)

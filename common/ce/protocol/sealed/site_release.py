@@ -26,15 +26,24 @@ from ce.protocol.sealed.opened_shares import (
     opened_cells,
 )
 from ce.protocol.sealed.records import ReleaseRecord, ReleaseRequest
-from ce.protocol.sealed.schedule import COMMITMENT, DIGEST_SIZE, MODEL, NONCE, NONCE_SIZE, SHARE, ReleaseStatus, Schedule
+from ce.protocol.sealed.schedule import (
+    COMMITMENT,
+    DIGEST_SIZE,
+    MODEL,
+    NONCE,
+    NONCE_SIZE,
+    SHARE,
+    ReleaseStatus,
+    Schedule,
+)
 from ce.protocol.sealed.site_input import SiteContext
 from ce.protocol.sealed.site_tables import SiteTables
 from ce.protocol.topology.topology import Rows
 from ce.ring import Words
 
 _LOST = (
-    "the shares of this job were opened in an earlier attempt, and {who}: the job cannot go on; submit it under another "
-    "name, which is charged anew"
+    "the shares of this job were opened in an earlier attempt, and {who}: the job cannot go on; submit it under "
+    "another name, which is charged anew"
 )
 
 
@@ -45,9 +54,7 @@ class SiteRelease:
         self._context = context
         self._schedule = schedule
         self._delta = delta
-        self._identity = hashlib.sha256(
-            joined(b"ce sealed release 1", context.terms.digest, enrolment_digest)
-        ).digest()
+        self._identity = hashlib.sha256(joined(b"ce sealed release 1", context.terms.digest, enrolment_digest)).digest()
         self._commitments: dict[str, bytes] = {}
         self._origin = context.attempt.epoch
         self.resumed = False  # whether a share of an earlier attempt is opened again

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.pair_tables import TableLayout, pair_tables
-from ce.privacy.dealt_products import SEED_SIZE, SiteProducts
+from ce.privacy.dealt_products import SiteProducts
 from ce.privacy.discrete_gaussian import DiscreteGaussian
-from ce.privacy.ring_words import RingWords, Stream, stream_of
+from ce.privacy.ring_words import SEED_SIZE, RingWords, Stream, stream_of
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Task
 from ce.protocol.sealed.channel import Bytes, as_array, received

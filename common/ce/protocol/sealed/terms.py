@@ -55,7 +55,9 @@ class Terms:
     noise: Noise | None  # None: exact
 
     @classmethod
-    def of(cls, job: Job, job_digest: bytes, sites: tuple[str, ...], columns: Iterable[SealedColumn], objects: int) -> Terms:
+    def of(
+        cls, job: Job, job_digest: bytes, sites: tuple[str, ...], columns: Iterable[SealedColumn], objects: int
+    ) -> Terms:
         """Raises InputError where no such job can run: too few columns or sites, or too many clusters."""
         taking_part = tuple(sorted((c for c in columns if c.categories), key=lambda column: column.name))
         if len(taking_part) < 2:
@@ -122,7 +124,10 @@ class Terms:
 
     def cells_of(self, site: str) -> NDArray[np.intp]:
         """(D_s,) the rows of the tables, of D, that are categories of a site's columns."""
-        spans = (range(int(self.layout.offsets[at]), int(self.layout.offsets[at]) + self.columns[at].categories) for at in self.columns_of(site))
+        spans = (
+            range(int(self.layout.offsets[at]), int(self.layout.offsets[at]) + self.columns[at].categories)
+            for at in self.columns_of(site)
+        )
         return np.array([cell for span in spans for cell in span], dtype=np.intp)
 
     @cached_property
@@ -134,7 +139,8 @@ class Terms:
     def digest(self) -> bytes:
         """SHA-256 of all of it."""
         columns = (
-            joined(c.name.encode(), number(c.categories), *(holder.encode() for holder in c.holders)) for c in self.columns
+            joined(c.name.encode(), number(c.categories), *(holder.encode() for holder in c.holders))
+            for c in self.columns
         )
         noise = b"" if self.noise is None else str(self.noise.site_variance).encode()
         sites = joined(*(site.encode() for site in self.sites))
@@ -149,15 +155,13 @@ class Terms:
     @property
     def noise_warning(self) -> str:
         """A sentence where the noise hides what the tables say; else nothing."""
-        most = max(
-            self.columns[i].categories * self.columns[j].categories for i, j in self.layout.pairs
-        )
+        most = max(self.columns[i].categories * self.columns[j].categories for i, j in self.layout.pairs)
         if self.objects / most >= CLEAR_CELL * self.sd:
             return ""
         return (
-            f"the noise of this job is large for its tables: {self.objects / most:,.1f} objects per cell of the largest "
-            f"table, and a standard deviation of {self.sd:,.1f} in each; a larger epsilon, more objects or columns with "
-            "fewer categories give better labels"
+            f"the noise of this job is large for its tables: {self.objects / most:,.1f} objects per cell of the "
+            f"largest table, and noise of standard deviation {self.sd:,.1f} in each; a larger epsilon, more objects or "
+            "columns with fewer categories give better labels"
         )
 
 
