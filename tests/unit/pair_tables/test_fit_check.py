@@ -15,7 +15,10 @@ from ce.pair_tables import (
     check_fit,
     fit_pairs,
     pair_tables,
+    residuals,
 )
+from ce.pair_tables.fit import Objective
+from ce.pair_tables.layout import Reals
 
 K, SEED = 4, 11
 
@@ -114,13 +117,32 @@ def test_arrays_that_are_no_model_are_refused(change: Any, problem: str) -> None
     assert not any(sign.isdigit() for sign in sentence.replace("64-bit", "").replace("sum to 1", ""))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1_800)
-def test_honest_models_are_accepted_for_any_number_of_clusters() -> None:
-    """Also where the job asks for more clusters than there are. The site's tables are the same numbers in another
-    memory order, and its weights are rounded otherwise: by a machine that adds in another order."""
+def elsewhere(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Another machine: products and eigenvectors are rounded otherwise, and eigenvectors have other signs. The tables
+    are the same, for they are whole numbers."""
+    rng = np.random.default_rng(number)
+    step, eigh = Objective.step, residuals.eigh
+
+    def other_step(self: Objective, weights: Reals, beta: Reals) -> tuple[float, Reals, Reals]:
+        value, weights, beta = step(self, weights, beta)
+        weights = weights * (1.0 + rng.uniform(-1e-15, 1e-15, weights.shape))
+        beta = beta * (1.0 + rng.uniform(-1e-15, 1e-15, beta.shape))
+        return value * (1.0 + rng.uniform(-1e-15, 1e-15)), weights, beta
+
+    def other_eigh(matrix: Reals, **keys: Any) -> tuple[Reals, Reals]:
+        values, vectors = eigh(matrix, **keys)
+        largest = np.abs(values).max()
+        vectors = vectors * rng.choice([-1.0, 1.0], len(values)) + rng.uniform(-1e-14, 1e-14, vectors.shape)
+        return values + largest * rng.uniform(-1e-14, 1e-14, len(values)), vectors
+
+    patch.setattr(Objective, "step", other_step)
+    patch.setattr(residuals, "eigh", other_eigh)
+
+
+def refused_elsewhere(numbers: range) -> list[tuple[Any, ...]]:
+    """Jobs, also such that ask for more clusters than there are, whose honest model another machine refuses."""
     refused = []
-    for number in range(300):
+    for number in numbers:
         rng = np.random.default_rng(number)
         k = 2 + number % 30
         n, m = int(rng.choice([300, 1_000, 3_000])), int(rng.integers(5, 16))
@@ -134,10 +156,20 @@ def test_honest_models_are_accepted_for_any_number_of_clusters() -> None:
         sd = float(rng.choice([0.0, 5.0, 30.0]))
         tables = with_noise(tables, layout, sd, number) if sd else tables
         fit = fit_pairs(tables, layout, k, sd=sd, seed=number, tolerance=SEALED_TOLERANCE)
-        rounded = layout.normalised(fit.beta * (1.0 + rng.uniform(-1e-12, 1e-12, fit.beta.shape)))
-        # An ulp in every cell stands for another machine's rounding, which EM may enlarge.
-        here = tables * (1.0 + rng.choice([-1.0, 1.0]) * 2.0**-52)
-        problem = check_fit(here, layout, sd, number, fit.weights, rounded, k)
+        with pytest.MonkeyPatch.context() as patch:
+            elsewhere(patch, number)
+            problem = check_fit(tables, layout, sd, number, fit.weights, fit.beta, k)
         if problem is not None:
             refused.append((number, k, real, sd, problem))
-    assert not refused
+    return refused
+
+
+def test_honest_models_are_accepted_by_other_machines() -> None:
+    """A few; `make test-slow` has hundreds."""
+    assert not refused_elsewhere(range(1, 9))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+def test_honest_models_are_accepted_by_other_machines_for_any_number_of_clusters() -> None:
+    assert not refused_elsewhere(range(300))
