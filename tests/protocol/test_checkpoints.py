@@ -17,7 +17,7 @@ from support.problems import TOPOLOGIES, Problem, deal, problem
 from support.runs import PROBLEMS, models
 
 from ce.errors import MessageError
-from ce.job import PRIVACY
+from ce.job import MODES_OF_TOTALS
 from ce.labels import LabelTable
 from ce.models import BCE, Mixture
 from ce.protocol.attempt import Attempt
@@ -143,7 +143,7 @@ def dealt(example: Problem, model: Model, topology: str, sites: int, seed: int) 
 
 
 @pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
 @pytest.mark.parametrize("name", models(2))
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(
@@ -179,7 +179,7 @@ def test_a_run_that_is_cut_off_ends_with_the_same_bits(
     assert_same(undisturbed, own)
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
 def test_what_was_done_is_not_done_again_and_lost_checkpoints_cost_only_time(privacy: str) -> None:
     example = problem(5, k=3, clusterings=6, missing=0.2, n=80)
     model = BCE(3, n_init=3, anneal_iter=5, max_iter=30, tol=0).steps()

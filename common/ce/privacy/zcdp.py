@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil, inf, log, log1p, sqrt
 from typing import Literal, get_args
 
@@ -55,6 +56,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     return max(0.0, order * rho + log1p(-1 / order) - (log(delta) + log(order)) / (order - 1))
 
 
+@lru_cache(256)
 def rho_of(epsilon: float, delta: float) -> float:
     """The largest rho with epsilon_of(rho, delta) <= epsilon."""
     _check_delta(delta)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ce.errors import JobFailed, MessageError
 from ce.job import Job
-from ce.pair_tables import MOST_CLUSTERS
+from ce.pair_tables import MOST_CLUSTERS, PairFit
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.aggregator import OpenRound, Progress
 from ce.protocol.engine.snapshots import Snapshot
@@ -66,6 +66,7 @@ class SealedCoordinator:
         InputError where no such job can run."""
         self.terms = Terms.of(job, job_digest, view.sites, columns_of_topology(view), view.sizes.objects)
         self.n_clusters = 0  # of the model, once it is fitted
+        self.fit: PairFit | None = None  # None also where sites have accepted a model before
         self.phase: Phase = PHASES[0]
         self.exchanges = 0
         self.rounds = 0
@@ -184,8 +185,8 @@ class SealedCoordinator:
         if accepted:
             model = AcceptedModel.decoded(accepted.pop(), self.terms)
         else:
-            fit = fit_model(self.terms, cells)
-            model = AcceptedModel(fit.weights, fit.beta)
+            self.fit = fit_model(self.terms, cells)
+            model = AcceptedModel(self.fit.weights, self.fit.beta)
         self.n_clusters = model.n_clusters
         self._labels = LabelRounds(self.terms, self._blocks, self._dealer, model.n_clusters)
         return model

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, get_args
 
 from ce.errors import MessageError
@@ -82,6 +83,9 @@ class Broadcast:
         return ArraySpec((OVERHEAD + self.size,))
 
 
+_argmax_rounds = lru_cache(1024)(argmax_rounds)
+
+
 def rounds_of(step: LabelStep, candidates: int) -> int:
     """How many rounds a step has."""
     if step == "compare":
@@ -95,7 +99,7 @@ def broadcast(block: LabelBlock, step: LabelStep, number: int, candidates: int) 
         raise MessageError(f"{step}: expected {rounds_of(step, candidates)} rounds, got another")
     match step:
         case "compare":
-            return Broadcast("opening", argmax_rounds(block.total, candidates)[number].size)
+            return Broadcast("opening", _argmax_rounds(block.total, candidates)[number].size)
         case "settle":
             return Broadcast("commitment", HASH_SIZE)
         case "prove":
