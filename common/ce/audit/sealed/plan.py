@@ -9,6 +9,7 @@ site          linear programming         opened tables of its own columns with a
               small categories           the same, object by object: a label with one object reads a row of the table
               winners                    published labels, own labels and the opened model
               openings                   what the members open to each other in the tournament, clustered
+              equal rows                 masked rows of the other members: which are equal
               several jobs               the mean of the tables of jobs that share the budget: repeated jobs, attempts
               edited own file            jobs that share the budget, with other labels of its own in each
               chosen file                the same, with a category for each object
@@ -132,7 +133,7 @@ SITE_ATTACKS: tuple[SiteAttack, ...] = (
     SiteAttack("exact tables", _on(exact_tables, nearest_labels), otherwise=NO_EXACT),
 )
 #: Attacks on recorded jobs, and attacks of parties that deviate.
-ON_RECORDINGS = ("ciphertexts", "dealt masks", "openings")
+ON_RECORDINGS = ("ciphertexts", "dealt masks", "openings", "equal rows")
 OTHERS = ("crafted model", "nearly honest model", "dealer and site", "weighted rows")
 #: Of these, those whose success is a stated limit.
 LIMITS = ("dealer and site", "weighted rows")

@@ -5,7 +5,7 @@ scores guesses against them. No attack is given this.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,9 +30,11 @@ class PooledLabels:
     held: Mapping[str, Flags] = field(repr=False)  # by site: (objects,)
     codes: Mapping[str, Codes] = field(repr=False)  # by site: (objects, M), -1: no label here
     holders: Mapping[str, tuple[str, ...]]  # by column: the sites that enrol it
+    #: Of objects that two sites hold, a site with fewer labels scores none: what its policy says.
+    min_foreign_columns: int = 0
 
     @classmethod
-    def of(cls, tables: Mapping[str, LabelTable]) -> PooledLabels:
+    def of(cls, tables: Mapping[str, LabelTable], min_foreign_columns: int = 0) -> PooledLabels:
         ids = np.unique(np.concatenate([table.ids for table in tables.values()]))
         holders: dict[str, tuple[str, ...]] = {}
         categories: dict[str, set[Any]] = {}
@@ -53,7 +55,7 @@ class PooledLabels:
                     mine[rows, names.index(column.name)] = column.recode(known[column.name]).likeliest
             codes[site] = mine
             held[site] = np.isin(ids, table.ids)
-        return cls(layout, ids, held, codes, holders)
+        return cls(layout, ids, held, codes, holders, min_foreign_columns)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -77,19 +79,24 @@ class PooledLabels:
         return pair_tables(self.counts, self.layout)
 
     def winners(self, weights: Reals, beta: Reals) -> Winners:
-        """(objects,) the cluster that scores best; -1 for objects without a label anywhere."""
-        best = log_scores(self.counts, self.layout, weights, beta).argmax(axis=1).astype(np.intp)
-        labelled = np.any([(codes >= 0).any(axis=1) for codes in self.codes.values()], axis=0)
-        best[~labelled] = -1
+        """(objects,) the cluster that scores best; -1 for objects without a label that is scored."""
+        of_two = np.sum(list(self.held.values()), axis=0) == 2
+        scored = {}
+        for site, codes in self.codes.items():
+            few = of_two & ((codes >= 0).sum(axis=1) < self.min_foreign_columns)
+            scored[site] = np.where(few[:, None], np.int32(-1), codes)
+        counts = replace(self, codes=scored).counts
+        best = log_scores(counts, self.layout, weights, beta).argmax(axis=1).astype(np.intp)
+        best[~np.any([(codes >= 0).any(axis=1) for codes in scored.values()], axis=0)] = -1
         return best
 
     def edited(self, site: str, codes: Codes) -> PooledLabels:
         """The same, after one site changed its file."""
-        return PooledLabels(self.layout, self.ids, self.held, {**self.codes, site: codes}, self.holders)
+        return replace(self, codes={**self.codes, site: codes})
 
     def without(self, site: str) -> PooledLabels:
         """The same job on a roster without one site: its labels are gone, and columns that only it had are empty."""
         rest = {name: codes for name, codes in self.codes.items() if name != site}
         held = {name: flags for name, flags in self.held.items() if name != site}
         holders = {name: tuple(h for h in sites if h != site) for name, sites in self.holders.items()}
-        return PooledLabels(self.layout, self.ids, held, rest, holders)
+        return replace(self, held=held, codes=rest, holders=holders)

@@ -70,12 +70,15 @@ class SealedRecording:
         return found
 
 
-def record_sealed(job: Job, tables: Mapping[str, LabelTable], draw: int = 0) -> SealedRecording:
+def record_sealed(
+    job: Job, tables: Mapping[str, LabelTable], draw: int = 0, *, min_foreign_columns: int = 0
+) -> SealedRecording:
     """Run `job`. `draw` names the random bytes of the sites."""
     aligned = align_tables(False, tables, {site: Wishes() for site in tables}, None)
     attempt = Attempt(job.name, job.definition(), 1, aligned.topology.sites)
     entropy = {site: _entropy(job, site, draw) for site in tables}
-    parties = sealed_parties(job, attempt, aligned, tables, entropy=entropy)
+    hidden = dict.fromkeys(tables, min_foreign_columns)
+    parties = sealed_parties(job, attempt, aligned, tables, entropy=entropy, min_foreign_columns=hidden)
     taps = {site: _Tap(one) for site, one in parties.sites.items()}
     recorders: list[Recorder] = []
 

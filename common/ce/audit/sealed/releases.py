@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -59,8 +60,9 @@ def noisy_tables(labels: PooledLabels, job: Job, epsilon: float | str, draw: Seq
     return labels.tables + layout.unpacked(added), noise.opened_sd
 
 
+@lru_cache(maxsize=8)
 def draw_release(
-    labels: PooledLabels, job: Job, draw: Sequence[object], *, epsilon: float | str | None = None
+    labels: PooledLabels, job: Job, draw: tuple[object, ...], *, epsilon: float | str | None = None
 ) -> Release:
     """A job over these labels, with another epsilon if one is given."""
     tables, sd = noisy_tables(labels, job, job.epsilon if epsilon is None else epsilon, draw)

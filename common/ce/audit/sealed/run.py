@@ -19,6 +19,7 @@ from ce.audit.sealed.attacks.recorded_words import (
     clustered_ciphertext,
     clustered_openings,
     dealer_and_site,
+    equal_masked_rows,
     without_dealt_masks,
 )
 from ce.audit.sealed.attacks.weighted_rows import chosen_labels
@@ -81,7 +82,8 @@ class _SealedAuditor:
         self._tables = tables
         self._wanted = wanted
         self._on_progress = on_progress
-        self._labels = PooledLabels.of(tables)
+        self._labels = PooledLabels.of(tables, policy.min_foreign_columns)
+        self._min_foreign_columns = policy.min_foreign_columns
         self._rule = broken_rule(job, policy, tables)
         self._all_jobs: float | str = EXACT if job.epsilon == EXACT else max(policy.max_epsilon, float(job.epsilon))
         self._recordings: dict[int, SealedRecording] = {}
@@ -96,6 +98,7 @@ class _SealedAuditor:
         found += self._on_recordings("coordinator", "ciphertexts", self._ciphertexts)
         found += self._on_recordings("coordinator", "dealt masks", self._dealt_masks)
         found += self._on_recordings("", "openings", self._openings)
+        found += self._on_recordings("", "equal rows", self._equal_rows)
         found += self._on_recordings("", "dealer and site", self._dealer_and_site, STATED)
         if "crafted model" in self._wanted:
             found += self._crafted_model()
@@ -180,7 +183,9 @@ class _SealedAuditor:
 
     def _recording(self, number: int) -> SealedRecording:
         if number not in self._recordings:
-            self._recordings[number] = record_sealed(self._job, self._tables, number)
+            hidden = self._min_foreign_columns
+            recorded = record_sealed(self._job, self._tables, number, min_foreign_columns=hidden)
+            self._recordings[number] = recorded
         return self._recordings[number]
 
     def _on_recordings(
@@ -209,8 +214,9 @@ class _SealedAuditor:
                     for column, guess in guesses(recording, block, attacker, sender).items():
                         codes = self._codes(recording, block, sender, column)
                         if len(np.unique(codes[codes >= 0])) > 1:
-                            baseline = self._published(recording, block, sender, codes) if view != "coordinator" else 0.0
-                            yield (attacker, (column, sender)), Score(agreement(codes, guess), baseline)
+                            # Words that should be random are compared with nothing, whoever reads them.
+                            implied = self._published(recording, block, sender, codes) if otherwise else 0.0
+                            yield (attacker, (column, sender)), Score(agreement(codes, guess), implied)
 
         return self._findings(view, attack, draw, otherwise)
 
@@ -244,6 +250,9 @@ class _SealedAuditor:
             if guess is not None:
                 found[j] = guess
         return found
+
+    def _equal_rows(self, recording: SealedRecording, block: int, site: str, sender: str) -> dict[int, Groups]:
+        return dict.fromkeys(self._columns(sender), equal_masked_rows(recording, block, site, sender))
 
     def _columns(self, site: str) -> list[int]:
         """Of a site, in the order of its masked rows."""

@@ -7,6 +7,7 @@ from the first job only: a site opens them once per object.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class Budget:
         return share_of_budget(float(self.epsilon), self.job.delta, jobs)
 
 
+@lru_cache(maxsize=32)
 def one_job(labels: PooledLabels, site: str, budget: Budget) -> SiteKnowledge:
     """The job as it is."""
     release = draw_release(labels, budget.job, ("one job", budget.draw), epsilon=budget.of_each(1))
@@ -102,7 +104,7 @@ def chosen_file(labels: PooledLabels, site: str, budget: Budget) -> SiteKnowledg
         codes[:, j] = -1
         codes[single, j] = np.arange(len(single))
     layout = TableLayout(labels.layout.names, sizes)
-    other = PooledLabels(layout, labels.ids, labels.held, {**labels.codes, site: codes}, labels.holders)
+    other = replace(labels, layout=layout, codes={**labels.codes, site: codes})
     second = _seen(other, site, budget, each, ("chosen", 1, budget.draw), first)
     return _known(labels, site, [Seen(first, _own(labels, site)), second])
 

@@ -10,6 +10,7 @@ column, so that they begin where the baseline ends; what this tells them is then
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class Baseline:
     value_of_prior: float
 
     @classmethod
+    @lru_cache(maxsize=512)
     def of(cls, labels: PooledLabels, known: SiteKnowledge, target: Target) -> Baseline:
         codes = labels.codes[target.holder][labels.held[known.site]][:, target.column].astype(np.intp)
         codes[~target.objects] = -1

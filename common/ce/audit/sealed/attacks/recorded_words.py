@@ -3,6 +3,7 @@
 ciphertexts    rows of everything that one member sent the others, clustered: something of the labels would show
 dealt masks    masked rows as if they were not encrypted, less the masks that the dealer knows
 openings       the opened differences of the tournament, of all members together, clustered
+equal rows     masked rows that a member can read: equal label rows would be equal words
 dealer, site   masked rows that a member can read, less the masks that the dealer knows
 """
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.audit.adversary_views import Guess
-from ce.audit.partitions import k_means, principal
+from ce.audit.partitions import equal_rows, k_means, principal
 from ce.audit.sealed.attacks.dealer_seeds import unmasked
 from ce.audit.sealed.attacks.transcript import clustered_rows
 from ce.audit.sealed.recording import SealedRecording
@@ -52,11 +53,16 @@ def without_dealt_masks(recording: SealedRecording, block: int, sender: str) -> 
         return np.full((recording.blocks[block][0].size, columns), -1, dtype=np.int32)
 
 
+def equal_masked_rows(recording: SealedRecording, block: int, site: str, sender: str) -> Guess:
+    """(objects,) objects whose masked rows of `sender` are equal, as `site` reads them."""
+    one, ring, width = recording.blocks[block][0], recording.terms.ring, recording.terms.widths[sender]
+    masked = ring.unpacked(_read_by(recording, block, site, sender), (one.size, width))
+    return equal_rows(masked.astype(np.int64))
+
+
 def dealer_and_site(recording: SealedRecording, block: int, site: str, sender: str) -> Codes:
     """(objects, columns of the sender) its labels, from what `site` could read and the dealer's seeds."""
-    wanted = ArrayName.of_members(block, MASKED, sender)
-    masked = next(one.content for one in recording.readable[site] if one.name == wanted)
-    return _unmasked(recording, block, sender, masked)
+    return _unmasked(recording, block, sender, _read_by(recording, block, site, sender))
 
 
 def clustered_openings(recording: SealedRecording, block: int, site: str, groups: int) -> Guess | None:
@@ -96,6 +102,12 @@ def _order_key(recording: SealedRecording, block: int, site: str) -> bytes | Non
             at = common.index(block) * BLOCK_KEY_SIZE
             return one.content[at : at + BLOCK_KEY_SIZE]
     return None
+
+
+def _read_by(recording: SealedRecording, block: int, site: str, sender: str) -> bytes:
+    """The masked rows of one member, as another reads them."""
+    wanted = ArrayName.of_members(block, MASKED, sender)
+    return next(one.content for one in recording.readable[site] if one.name == wanted)
 
 
 def _unmasked(recording: SealedRecording, block: int, sender: str, masked: bytes) -> Codes:
