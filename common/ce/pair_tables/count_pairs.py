@@ -17,7 +17,7 @@ from ce.errors import InputError
 from ce.pair_tables.layout import Reals, TableLayout
 
 #: Numbers in one stretch of one-hot rows: 32 MB. Products of so few rows are exact in float32.
-_STRETCH = 1 << 23
+_STRETCH, _LEAST_ROWS = 1 << 23, 256
 
 #: Labels of one column: (n,) codes with -1 = missing, or (n, k_j) fractions with NaN or zeros = missing.
 ColumnLabels = NDArray[Any]
@@ -40,7 +40,7 @@ def one_hot_stretches(labels: Labels, layout: TableLayout) -> Iterator[tuple[sli
     """Stretches of objects as (rows, D) arrays: float32 zeros and ones, float64 where a column is soft."""
     columns = checked_columns(labels, layout)
     soft = any(column.ndim == 2 for column in columns)
-    stretch = max(_STRETCH // layout.width, 256)
+    stretch = max(_STRETCH // layout.width, _LEAST_ROWS)
     n = len(columns[0])
     for begin in range(0, n, stretch):
         check_cancelled()

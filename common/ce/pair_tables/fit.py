@@ -88,7 +88,8 @@ def fit_residuals(
     best: PairFit | None = None
     for weights, beta in starting_points(residuals, k, seed):
         fitted = _climb(objective, weights, beta, tolerance, max_iterations, on_iteration)
-        if best is None or fitted.log_composite > best.log_composite:
+        # Starts often end in one optimum; the first is kept then, whatever rounding makes of the difference.
+        if best is None or fitted.log_composite - best.log_composite > 1e-9 * abs(best.log_composite):
             best = fitted
     assert best is not None
     return best

@@ -98,8 +98,8 @@ def masked_rows(codes: Codes, columns: Sequence[int], ring: Ring, seed: bytes, c
 def dealer_products(
     ring: Ring, seeds: Mapping[str, bytes], blocks: Sequence[ProductBlock], widths: Mapping[str, int]
 ) -> dict[tuple[str, str], bytes]:
-    """The dealer's message of every pair s < t that has a common block: for t only. `widths` has the labels of all
-    columns of each site."""
+    """The dealer's message of every pair s < t that has a common block: for t only. `widths` has the number of
+    categories of all columns of each site together."""
     sums: dict[tuple[str, str], RingWords] = {}
     for block in blocks:
         for pair in combinations(block.members, 2):
@@ -125,8 +125,8 @@ class SiteProducts:
     """One site's part in the products of one attempt. Messages may arrive in any order, each once.
 
     blocks   the blocks with this site, in an order that all members share
-    widths   the labels of all columns of each site
-    columns  the labels of each column of this site
+    widths   number of categories of all columns of each site together
+    columns  number of categories of each column of this site
     codes    for each of the blocks, the labels of its rows in the block's order: (rows, columns), -1 missing
     check_seed  32 fresh bytes that the dealer never sees: V
     """
@@ -145,7 +145,7 @@ class SiteProducts:
         if len(blocks) != len(codes) or any(site not in block.members for block in blocks):
             raise InputError("codes: expected one array for every block with this site")
         if sum(columns) != widths[site]:
-            raise InputError(f"columns: expected {widths[site]} labels in all, got {sum(columns)}")
+            raise InputError(f"columns: expected {widths[site]} categories in all, got {sum(columns)}")
         for block, rows in zip(blocks, codes, strict=True):
             _check_codes(rows, columns)
             if len(rows) != block.rows:
@@ -163,6 +163,7 @@ class SiteProducts:
         self.awaited_dealt = {name for name in self.partners if name < site}
         self.awaited_checks = {name for name in self.partners if name > site}
         self._dealt: dict[str, tuple[RingWords, RingWords]] = {}
+        self._check_rows: dict[bytes, bytes] = {}
         self._sums: dict[str, RingWords] = {}
         for name in self.partners:
             if name > site:
@@ -210,22 +211,15 @@ class SiteProducts:
 
     def check_message(self, first: str) -> bytes:
         """For `first`, never for the dealer: what it needs to test the dealer's products of the pair."""
+        if first not in self.partners or first > self.site:
+            raise MessageError(f"check of the dealer: expected for a site before this one, got for {first}")
         if self.awaited_dealt:
             raise MessageError("check of the dealer: expected after all dealt products have arrived, got before")
-        ring, columns = self._ring, self._check_columns(self._check_seed, self._width)
-        parts = [self._check_seed]
-        for block in common_blocks(self._blocks, first, self.site):
-            rows, checks = _row_stream(self._seed, block.context), _check_stream(self._seed, block.context)
-            room = bytearray(ring.packed_size(block.rows * CHECK_COLUMNS))
-            for begin, end in _stretches(block.rows):
-                drawn = ring.drawn(rows, (end - begin, self._width))
-                masked = ring.product(drawn.T, columns) + ring.drawn(checks, (end - begin, CHECK_COLUMNS))
-                at = slice(ring.packed_size(begin * CHECK_COLUMNS), ring.packed_size(end * CHECK_COLUMNS))
-                room[at] = ring.packed(masked & ring.mask)
-            parts.append(bytes(room))
+        blocks = common_blocks(self._blocks, first, self.site)
         product, check = self._dealt[first]
-        parts.append(ring.packed((ring.product(product.T, columns) + check) & ring.mask))
-        return b"".join(parts)
+        columns = self._check_columns(self._check_seed, self._width)
+        tested = self._ring.packed((self._ring.product(product.T, columns) + check) & self._ring.mask)
+        return b"".join((self._check_seed, *(self._masked_check_rows(block) for block in blocks), tested))
 
     def receive_check(self, second: str, data: bytes) -> None:
         """The check message of `second`. Raises BrokenTotals if the dealer's products of the pair are wrong."""
@@ -251,7 +245,7 @@ class SiteProducts:
             raise BrokenTotals(f"the products of {self.site} and {second}", "dealer check", (self.site, second))
 
     def product(self, partner: str) -> RingWords:
-        """This site's share of X_first' X_second: rows are labels of the first by name, columns of the second."""
+        """This site's share of X_first' X_second: rows are categories of the first by name, columns of the second."""
         if partner in self.awaited_dealt or any(sender == partner for _, sender in self.awaited_rows):
             raise MessageError(f"product with {partner}: expected after its rows and the dealer's words have arrived")
         if partner in self.awaited_checks:
@@ -259,6 +253,20 @@ class SiteProducts:
         if partner < self.site:
             return (self._dealt[partner][0] + self._sums[partner]) & self._ring.mask
         return self._sums[partner]
+
+    def _masked_check_rows(self, block: ProductBlock) -> bytes:
+        """R V + R' of a block: the same for all its members."""
+        if block.context not in self._check_rows:
+            ring, columns = self._ring, self._check_columns(self._check_seed, self._width)
+            rows, checks = _row_stream(self._seed, block.context), _check_stream(self._seed, block.context)
+            room = bytearray(ring.packed_size(block.rows * CHECK_COLUMNS))
+            for begin, end in _stretches(block.rows):
+                drawn = ring.drawn(rows, (end - begin, self._width))
+                masked = ring.product(drawn.T, columns) + ring.drawn(checks, (end - begin, CHECK_COLUMNS))
+                at = slice(ring.packed_size(begin * CHECK_COLUMNS), ring.packed_size(end * CHECK_COLUMNS))
+                room[at] = ring.packed(masked & ring.mask)
+            self._check_rows[block.context] = bytes(room)
+        return self._check_rows[block.context]
 
     def _codes_of(self, context: bytes) -> Codes:
         if context not in self._codes:
@@ -296,7 +304,7 @@ def _check_codes(codes: Codes, columns: Sequence[int]) -> None:
     if codes.ndim != 2 or codes.shape[1] != len(columns):
         raise InputError(f"codes: expected {len(columns)} columns, got an array of shape {codes.shape}")
     if codes.size and (codes.min() < -1 or (codes >= np.asarray(columns)).any()):
-        raise InputError("codes: expected -1 or a label of the column, got another number")
+        raise InputError("codes: expected -1 or a category of the column, got another number")
 
 
 def _labelled_cells(codes: Codes, columns: Sequence[int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -1,7 +1,8 @@
 """Words modulo 2^22 or 2^32: streams of them, exact products of matrices of them, and how they are packed into bytes.
 
 The products between sites (`dealt_products`) and the shares of the released tables are such words. A product is made by
-double-precision BLAS: doubles hold whole numbers below 2^53 exactly, so that few enough rows at a time give exact sums.
+double-precision BLAS: doubles hold whole numbers below 2^53 exactly, so that few enough rows at a time give exact sums;
+words of 32 bits are multiplied in halves of 16.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ SEED_SIZE = 32
 #: Standard deviations of noise that the ring leaves room for, both sides together.
 NOISE_ROOM = 16
 _NONCE = bytes(16)  # constant, because every key is used for one stream only
-_EXACT_BITS = 53  # doubles hold whole numbers below 2^53 exactly
+#: Rows of one sum: 2^(53 - 2 22), as doubles hold whole numbers below 2^53 exactly. Halves of 16 bits would allow more
+#: rows, but products this small stay on one thread of BLAS and are as fast.
+_EXACT_ROWS = 2**9
 _HALF_BITS = 16
 #: Words of 22 bits are packed four at a time, into 11 bytes.
 _GROUP, _GROUP_BYTES = 4, 11
 _PACKED_AT_ONCE = 2**18
-#: Rows of a matrix that are in memory as doubles at a time; a multiple of the rows of one exact sum.
+#: Rows of a matrix that are in memory as doubles at a time.
 _ROWS_AT_ONCE = 2**12
 
 
@@ -131,25 +134,29 @@ class Ring:
         return self.reduced(total)
 
     def product_with_bits(self, left: NDArray[np.float64], right: RingWords) -> RingWords:
-        """left' right modulo 2^bits, for at most 2^21 rows of zeros and ones and as many rows of words."""
-        return self.reduced((left.T @ right.astype(np.float64)).astype(np.uint64))
+        """left' right modulo 2^bits, for (n, p) zeros and ones and (n, q) words: exact."""
+        return self.reduced(_product_of_doubles(left, right.astype(np.float64)))
 
     def _product_of_few(self, left: RingWords, right: RingWords) -> NDArray[np.uint64]:
         """The same for at most _ROWS_AT_ONCE rows, not yet reduced."""
-        if self.bits == 32:
-            low, high = np.uint32((1 << _HALF_BITS) - 1), np.uint32(_HALF_BITS)
-            left_low, left_high = (left & low).astype(np.float64), (left >> high).astype(np.float64)
-            right_low, right_high = (right & low).astype(np.float64), (right >> high).astype(np.float64)
-            mixed = left_low.T @ right_high + left_high.T @ right_low  # the product of high halves is 0 modulo 2^32
-            return (left_low.T @ right_low).astype(np.uint64) + (mixed.astype(np.uint64) << np.uint64(_HALF_BITS))
-        exact = 1 << (_EXACT_BITS - 2 * self.bits)
-        whole = len(left) // exact * exact
-        first, second = left.astype(np.float64), right.astype(np.float64)
-        total: NDArray[np.uint64] = (first[whole:].T @ second[whole:]).astype(np.uint64)
-        if whole:
-            tall = first[:whole].reshape(-1, exact, left.shape[1]).transpose(0, 2, 1)
-            total = total + (tall @ second[:whole].reshape(-1, exact, right.shape[1])).astype(np.uint64).sum(axis=0)
-        return total
+        if self.bits == 22:
+            return _product_of_doubles(left.astype(np.float64), right.astype(np.float64))
+        low, high = np.uint32((1 << _HALF_BITS) - 1), np.uint32(_HALF_BITS)
+        left_low, left_high = (left & low).astype(np.float64), (left >> high).astype(np.float64)
+        right_low, right_high = (right & low).astype(np.float64), (right >> high).astype(np.float64)
+        # The product of the high halves is 0 modulo 2^32.
+        mixed = _product_of_doubles(left_low, right_high) + _product_of_doubles(left_high, right_low)
+        return _product_of_doubles(left_low, right_low) + (mixed << np.uint64(_HALF_BITS))
+
+
+def _product_of_doubles(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """left' right of whole numbers whose products are below 2^44, modulo 2^64."""
+    whole = len(left) // _EXACT_ROWS * _EXACT_ROWS
+    total: NDArray[np.uint64] = (left[whole:].T @ right[whole:]).astype(np.uint64)
+    if whole:
+        parts = left[:whole].reshape(-1, _EXACT_ROWS, left.shape[1]).transpose(0, 2, 1)
+        total = total + (parts @ right[:whole].reshape(-1, _EXACT_ROWS, right.shape[1])).astype(np.uint64).sum(axis=0)
+    return total
 
 
 def ring_bits(largest_total: int, sd: float) -> Literal[22, 32]:
@@ -166,29 +173,30 @@ def ring_bits(largest_total: int, sd: float) -> Literal[22, 32]:
 
 
 def _packed_22(words: RingWords) -> bytes:
-    """Four words are 88 bits: 64 of them in a word of 8 bytes, 24 in 3 bytes."""
-    groups = np.zeros((-(-len(words) // _GROUP), _GROUP), dtype=np.uint64)
+    """Four words, 88 bits, as three words of 4 bytes that overlap in one byte, where they have the same bits."""
+    groups = np.zeros((-(-len(words) // _GROUP), _GROUP), dtype="<u4")
     groups.reshape(-1)[: len(words)] = words
     a, b, c, d = groups.T
-    packed = np.empty((len(groups), _GROUP_BYTES), dtype=np.uint8)
-    low = a | (b << np.uint64(22)) | (c << np.uint64(44))  # the two highest bits of c are shifted out
-    high = (c >> np.uint64(20)) | (d << np.uint64(2))
-    packed[:, :8] = low.astype("<u8").view(np.uint8).reshape(-1, 8)
-    packed[:, 8:] = high.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
-    return packed.tobytes()
+    packed = bytearray(len(groups) * _GROUP_BYTES)
+    _at(packed, 0, len(groups))[:] = a | (b << np.uint32(22))  # bits that are shifted out come with the next word
+    _at(packed, 4, len(groups))[:] = (b >> np.uint32(10)) | (c << np.uint32(12))
+    _at(packed, 7, len(groups))[:] = (c >> np.uint32(12)) | (d << np.uint32(10))
+    return bytes(packed)
 
 
 def _unpacked_22(data: bytes | memoryview, count: int) -> RingWords:
     groups = -(-count // _GROUP)
-    packed = np.zeros((groups, _GROUP_BYTES), dtype=np.uint8)
-    packed.reshape(-1)[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-    low = np.ascontiguousarray(packed[:, :8]).view("<u8").reshape(-1)
-    last = np.zeros((groups, 4), dtype=np.uint8)
-    last[:, :3] = packed[:, 8:]
-    high = last.view("<u4").reshape(-1).astype(np.uint64)
-    third = (low >> np.uint64(44)) | (high << np.uint64(20))
-    words = np.stack((low, low >> np.uint64(22), third, high >> np.uint64(2)), axis=1)
-    flat = (words & np.uint64((1 << 22) - 1)).astype(np.uint32).reshape(-1)
+    room = bytearray(groups * _GROUP_BYTES)
+    room[: len(data)] = data
+    words = np.empty((groups, _GROUP), dtype=np.uint32)
+    for place, (offset, shift) in enumerate(((0, 0), (2, 6), (5, 4), (7, 10))):
+        words[:, place] = _at(room, offset, groups) >> np.uint32(shift)
+    flat = words.reshape(-1) & np.uint32((1 << 22) - 1)
     if flat[count:].any():
         raise MessageError("words: expected zeros after the last word, got other bits")
     return flat[:count]
+
+
+def _at(room: bytearray, offset: int, groups: int) -> RingWords:
+    """The words of 4 bytes that begin at this byte of every group."""
+    return np.ndarray((groups,), dtype="<u4", buffer=room, offset=offset, strides=(_GROUP_BYTES,))

@@ -40,17 +40,17 @@ def score_words(
     """(k + 1, n) words of one member: for each of n objects the scores of k clusters, then "no label anywhere".
 
     codes    (n, m): labels of this member's columns, -1 missing
-    columns  labels of each of these columns
-    cells    (sum of columns, k): the words of the labels, multiples of 32
+    columns  number of categories of each of these columns
+    cells    (sum of columns, k): the words of the categories, multiples of 32
     weights  (k,): the words of the clusters, multiples of 32, at the block's first member; None at all others
     """
     width, clusters = cells.shape
     if codes.ndim != 2 or codes.shape[1] != len(columns) or width != sum(columns):
-        raise InputError(f"scores: expected words of {sum(columns)} labels of {len(columns)} columns, got {width}")
+        raise InputError(f"scores: expected words of {sum(columns)} categories of {len(columns)} columns, got {width}")
     if not 1 <= clusters < MOST_CANDIDATES:
         raise InputError(f"clusters: expected 1 to {MOST_CANDIDATES - 1}, got {clusters}")
     if codes.size and (codes.min() < -1 or (codes >= np.asarray(columns)).any()):
-        raise InputError("codes: expected -1 or a label of the column, got another number")
+        raise InputError("codes: expected -1 or a category of the column, got another number")
     offsets = np.cumsum([0, *columns[:-1]])
     padded = np.vstack((cells, np.zeros((1, clusters), dtype=np.int64)))  # a missing label adds the last row: zeros
     start = np.zeros(clusters + 1, dtype=np.int64)

@@ -228,6 +228,37 @@ def test_fit_is_the_model_of_the_library(files: Path, tmp_path: Path, ce_: Ce) -
     assert [int(row[1] or -1) for row in rows] == model.labels_.tolist()
 
 
+def test_pairs_counts_the_clusters_itself(files: Path, tmp_path: Path, ce_: Ce) -> None:
+    out = tmp_path / "consensus.csv"
+    arguments = ("fit", files / "labels.csv", "--model", "pairs", "--clusters", "auto", "--seed", 4)
+    ended = ce_(*arguments, "--format", "json", "--out", out)
+    model = ce.models.Pairs("auto", random_state=4).fit(LabelTable.from_csv(files / "labels.csv"))
+    report = json.loads(ended.out)
+    assert (ended.code, ended.err, report["log_composite"]) == (0, "", model.log_composite_)
+    assert "lower_bound" not in report
+    rows = list(consensus(out, [f"p{h}" for h in range(model.n_clusters_)]).values())
+    assert [[float(value) for value in row[3:]] for row in rows] == model.memberships_.tolist()
+    assert [int(row[1] or -1) for row in rows] == model.labels_.tolist()
+    assert "log composite" in ce_(*arguments).out
+    assert "warning: stopped after 1 iterations" in ce_(*arguments, "--max-iterations", 1).err
+
+
+@pytest.mark.parametrize(
+    ("model", "clusters", "problem"),
+    [
+        ("bce", "auto", 'clusters = "auto" is for pairs; bce takes a number'),
+        ("pairs", "some", "'some' is neither a whole number nor auto"),
+        ("pairs", "32", "clusters is a whole number from 1 to 31"),
+    ],
+)
+def test_another_number_of_clusters_is_a_usage_error(
+    files: Path, ce_: Ce, model: str, clusters: str, problem: str
+) -> None:
+    ended = ce_("fit", files / "labels.csv", "--model", model, "--clusters", clusters)
+    assert ended.code == 2
+    assert problem in ended.err
+
+
 def test_bc3e_writes_class_names(files: Path, tmp_path: Path, ce_: Ce) -> None:
     out = tmp_path / "classes.csv"
     ended = ce_("fit", files / "votes.csv", "--model", "bc3e", "--out", out)

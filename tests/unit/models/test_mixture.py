@@ -306,6 +306,7 @@ def test_parameters_can_be_read_set_cloned_and_printed() -> None:
     assert set(model.get_params()) == {
         "n_clusters",
         "n_init",
+        "init",
         "max_iter",
         "tol",
         "smoothing",

@@ -41,7 +41,7 @@ from ce.protocol.sealed.terms import Terms, columns_of_topology
 from ce.protocol.topology.site_view import SiteView
 
 #: Rounds before the tournament, and after it.
-_BEFORE, _AFTER = 6, 4
+_BEFORE, _AFTER = 6, 5
 
 
 class SealedCoordinator:
