@@ -27,20 +27,8 @@ from sealed_words import (
     stream,
 )
 
-FOLLOWS = {
-    "": ("meet",),
-    "meet": ("mask",),
-    "mask": ("verify",),
-    "verify": ("commit",),
-    "commit": ("release",),
-    "release": ("score",),
-    "score": ("compare", "finish"),
-    "compare": ("compare", "settle", "finish"),
-    "settle": ("prove", "finish"),
-    "prove": ("reveal", "finish"),
-    "reveal": ("reveal", "finish"),
-    "finish": (),
-}
+STEPS = ("meet", "mask", "verify", "commit", "release", "score", "compare", "settle", "prove", "reveal", "finish")
+LABELS = STEPS.index("score")  # from here on blocks may end, and the job finish
 NEW = bytes(9)  # state 0, origin 0
 Sent = dict[str, bytes]
 
@@ -102,7 +90,10 @@ class SealedSite:
 
     def answer(self, step: str, round_: int, arrays: dict[str, Array], asked: dict[str, int]) -> Sent:
         """`asked`: names and sizes."""
-        require(step in FOLLOWS[self.now[0]], f"step: expected {FOLLOWS[self.now[0]]}, got {step}")
+        last = STEPS.index(self.now[0]) if self.now[0] else -1
+        following = [*STEPS[last + 1 : last + 2], *(["finish"] if LABELS <= last < len(STEPS) - 1 else [])]
+        following += [self.now[0]] if self.now[0] in ("compare", "reveal") else []
+        require(step in following, f"step: expected one of {following}, got {step}")
         require(round_ == self.now[1] + 1, f"round: expected {self.now[1] + 1}, got {round_}")
         self.times = self.times + 1 if step == self.now[0] else 0
         self.before, self.now = self.now, (step, round_)
@@ -181,19 +172,17 @@ class SealedSite:
 
     def _mask(self) -> Sent:
         for peer in self.pair_keys:
-            told = NEW + bytes(32 * len(self.attempt.roster))
-            common, keys = self._common(peer), []
-            for b in common:
-                told += NEW + bytes(32 * len(b.members)) + bytes(32 if b.members[0] == peer else 0)
-            content = self._from(peer, len(told))
+            drawn = {b.index: 32 if b.members[0] == peer else 0 for b in self._common(peer)}
+            states = {b.index: len(NEW) + 32 * len(b.members) for b in self._common(peer)}
             at = len(NEW) + 32 * len(self.attempt.roster)
-            for b in common:
-                at += len(NEW) + 32 * len(b.members)
-                if b.members[0] == peer:
-                    b.key, content = content[at : at + 32], content[:at] + bytes(32) + content[at + 32 :]
-                    keys.append(b)
-                    at += 32
-            require(content == told, f"{peer}: this site takes part in first attempts only")
+            content = self._from(peer, at + sum(drawn.values()) + sum(states.values()))
+            past = content[:at]
+            for b in self._common(peer):
+                past += content[at : at + states[b.index]]
+                at += states[b.index]
+                b.key = content[at : at + drawn[b.index]] or b.key
+                at += drawn[b.index]
+            require(not any(past), f"{peer}: this site takes part in first attempts only")
         self._bind(*(NEW + bytes(32 * len(self.attempt.roster)) for _ in self.attempt.roster))
         self.seed, self.check_seed = self.entropy(32), self.entropy(32)
         sent: Sent = {"dealer/product_seed": self.seed} if self.blocks else {}
@@ -210,7 +199,7 @@ class SealedSite:
     def _verify(self) -> Sent:
         ring, width = self.ring, self.widths[self.site]
         peers = sorted({m for b in self.blocks for m in b.members} - {self.site})
-        self.u = {p: np.zeros(sorted_widths(self.widths, self.site, p), np.uint64) for p in peers}
+        self.u = {p: np.zeros([self.widths[s] for s in sorted((p, self.site))], np.uint64) for p in peers}
         for b in self.blocks:
             sizes = {m: ring.size(len(b.rows) * self.widths[m]) for m in b.members}
             for m, content in self._from_members(b, "masked", sizes, hashed=True).items():
@@ -219,7 +208,7 @@ class SealedSite:
         sent = {}
         for p in peers:
             if self.site < p:
-                self.u[p] -= correction(ring, self.seed, p, width, self.widths[p]).c
+                self.u[p] -= correction(ring, self.seed, p, width, self.widths[p])[0]
                 continue
             at = ring.size(self.widths[p] * width)
             dealt = self._get(f"dealer/products/{p}", at + ring.size(8 * self.widths[p]))
@@ -328,9 +317,8 @@ class SealedSite:
                 keys = self._from(peer, 32 * len(theirs)) if theirs else b""
                 for at, b in enumerate(theirs):
                     b.row_key = keys[32 * at : 32 * at + 32]
-        self.blocks = [b for b in self.blocks if f"members/{b.index}/opening/{self.site}" in self.asked]
         sent, pairs = {}, levels(self.k + 1)
-        for b in self.blocks:
+        for b in self._running("opening"):
             level, step = divmod(self.times, 5)
             if b.members[-1] == self.site and step == 0:
                 m = pairs[level] * (len(b.rows) + DUMMIES)
@@ -348,6 +336,7 @@ class SealedSite:
         return sent
 
     def _running(self, what: str) -> list[Block]:
+        """A block that is not asked for has ended, for good."""
         self.blocks = [b for b in self.blocks if f"members/{b.index}/{what}/{self.site}" in self.asked]
         return self.blocks
 
@@ -469,11 +458,6 @@ def sealed_site(
     found = SealedSite(site, attempt, terms, np.array(labels).T, given, pair_keys, enrolment_digest)
     found.categories = [known[name] for name in names]
     return found
-
-
-def sorted_widths(widths: dict[str, int], one: str, other: str) -> tuple[int, int]:
-    first, second = sorted((one, other))
-    return widths[first], widths[second]
 
 
 def check_model(terms: Terms, tables: Array, weights: Array, beta: Array) -> None:

@@ -73,17 +73,10 @@ class Ring:
 # "Products".
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The random words of s for a pair (s, t)."""
-
-    c: Array
-    c_check: Array
-
-
-def correction(ring: Ring, seed: bytes, second: str, width: int, second_width: int) -> Pair:
+def correction(ring: Ring, seed: bytes, second: str, width: int, second_width: int) -> tuple[Array, Array]:
+    """c and c' of the pair of s, whose seed it is, and t."""
     source = stream(seed, b"ce product correction 1", second.encode())
-    return Pair(ring.drawn(source, (width, second_width)), ring.drawn(source, (width, CHECKS)))
+    return ring.drawn(source, (width, second_width)), ring.drawn(source, (width, CHECKS))
 
 
 def rows_of(ring: Ring, seed: bytes, digest: bytes, objects: int, width: int) -> Array:
@@ -127,8 +120,8 @@ def dealer_is_right(
 ) -> bool:
     """At s, with the check message of t. `widths`: of s and t."""
     v, at = check_columns(ring, message[:32], widths[1]), 32
-    own = correction(ring, seed, second, *widths)
-    total = ring.product(own.c.T, v) + own.c_check
+    c, c_check = correction(ring, seed, second, *widths)
+    total = ring.product(c.T, v) + c_check
     for digest, objects in blocks:
         end = at + ring.size(objects * CHECKS)
         total += ring.product(

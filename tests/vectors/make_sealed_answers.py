@@ -209,8 +209,7 @@ def matrices(ring: Ring) -> dict[tuple[str, str], tuple[Any, Any]]:
     """d and d' of each pair, as the dealer computes them."""
     found = {}
     for s, t in PAIRS:
-        own = correction(ring, SEEDS[s], t, width(s), width(t))
-        d, check = own.c, own.c_check
+        d, check = correction(ring, SEEDS[s], t, width(s), width(t))
         for _, digest, n in common(s, t):
             rows = rows_of(ring, SEEDS[s], digest, n, width(s))
             d = ring.reduced(d + ring.product(rows, rows_of(ring, SEEDS[t], digest, n, width(t))))
@@ -235,7 +234,7 @@ def products() -> Section:
         ]
         pairs = []
         for (s, t), (d, check) in matrices(ring).items():
-            first, second = -correction(ring, SEEDS[s], t, width(s), width(t)).c, d
+            first, second = -correction(ring, SEEDS[s], t, width(s), width(t))[0], d
             exact = np.zeros_like(d)
             for b, digest, n in common(s, t):
                 (x_s, e_s), (x_t, e_t) = masked(ring, s, b), masked(ring, t, b)

@@ -178,7 +178,10 @@ def check(deployment: Deployment, site: str, job: str, expected: Any) -> None:
 
 @pytest.mark.promise("A site written from the documents alone takes part in jobs beside real daemons.")
 # As the last member of blocks, which gets the dealer's corrections, and as the first, which draws their keys.
-@pytest.mark.parametrize(("layout", "independent", "seed"), [("arbitrary", "west", 8), ("column", "east", 11)])
+@pytest.mark.parametrize(
+    ("layout", "independent", "seed"),
+    [("arbitrary", "west", 8), pytest.param("column", "east", 11, marks=pytest.mark.slow)],
+)
 def test_labels_of_a_sealed_job_are_the_same_at_all_sites(
     deployment: Deployment, layout: str, independent: str, seed: int
 ) -> None:
