@@ -7,13 +7,16 @@ compared to 1e-9 where the coordinator makes it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from support.vectors import program, vectors
 
+from ce.errors import MessageError
 from ce.protocol.engine.aggregator import add_answer
 from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Answer, Task, task_digest
@@ -101,7 +104,7 @@ def independent(site: str) -> Any:
     """The site that was written from the documents, in this job."""
     sealed_site, sealed_words = program("sealed_site"), program("sealed_words")
     keys, given = program("keys_and_masks"), program("given_keys")
-    own, definition = SEALED["sites"][site], program("json").loads(SEALED["definition"])
+    own, definition = SEALED["sites"][site], json.loads(SEALED["definition"])
     attempt = keys.Attempt(definition["name"], bytes.fromhex(SEALED["job_digest"]), SEALED["epoch"], SITES)
     columns = tuple((c["name"], tuple(c["holders"]), c["categories"]) for c in SEALED["columns"])
     terms = sealed_words.Terms(attempt.digest, definition, SITES, columns, SEALED["sizes"]["objects"])
@@ -155,3 +158,32 @@ def test_a_site_written_from_the_documents_sends_the_same_bytes(site: str) -> No
     assert own.found[rows].tolist() == SEALED["results"][site]["labels"]
     for row, known in zip(own.memberships[rows].tolist(), SEALED["results"][site]["memberships"], strict=True):
         np.testing.assert_allclose(row, [np.nan] * own.k if known is None else known, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        ("mask", "box/east"),
+        ("verify", "members/0/masked/north"),
+        ("score", "all/share/east"),
+        ("score", "model/beta"),
+        ("finish", "members/1/digest/east"),
+    ],
+)
+def test_both_refuse_what_was_changed_on_its_way(step: str, name: str) -> None:
+    ours, theirs = program("make_sealed_job").parties()[0].sites["south"], independent("south")
+    for known in SEALED["rounds"]:
+        task = task_of(known, "south")
+        asked = {asked: spec.shape[0] for asked, spec in task.asked.items()}
+        if known["step"] != step:
+            ours.answer(task)
+            theirs.answer(step=known["step"], round_=known["round"], arrays=dict(task.arrays), asked=asked)
+            continue
+        changed = task.arrays[name].copy()
+        changed[-1:] += 0.01 if name == "model/beta" else 1
+        arrays = {**task.arrays, name: changed}
+        with pytest.raises(MessageError):
+            ours.answer(replace(task, arrays=arrays))
+        with pytest.raises(program("keys_and_masks").CannotGoOn):
+            theirs.answer(step, known["round"], arrays, asked)
+        break
