@@ -591,7 +591,7 @@ REFUSALS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Prepare | None]] 
     "randomised": ("", {"randomise": 0.5}, {}, _soft),
     "not declared": ("declared categories", {"randomise": 0.5}, {}, None),
     "sealed budget": ("max_epsilon", {"max_epsilon": 0.5}, SEALED_JOB, None),
-    "sealed without noise": ("allow_exact", {}, SEALED_JOB | {"epsilon": "exact"}, None),
+    "sealed without noise": ("allow_exact", {"allow_exact": False}, SEALED_JOB | {"epsilon": "exact"}, None),
     "sealed collusion": ("min_collusion", {"min_collusion": 2}, SEALED_JOB, None),
     "sealed soft": ("", {}, SEALED_JOB, _soft),
     "no ids": ("", {}, {}, _labels(lambda text: text.replace("id,", LABELS[0] + ",", 1))),

@@ -84,27 +84,32 @@ class IndependentSite:
         return self._process.returncode, output, errors
 
 
-def owners(layout: str, sites: int, rng: np.random.Generator) -> np.ndarray:
+def owners(layout: str, sites: int, rng: np.random.Generator, objects: int) -> np.ndarray:
     """Which site holds each cell."""
     if layout == "row":
-        return np.tile(rng.integers(0, sites, (OBJECTS, 1)), (1, COLUMNS))
+        return np.tile(rng.integers(0, sites, (objects, 1)), (1, COLUMNS))
     if layout == "column":
-        return np.tile(np.arange(COLUMNS) % sites, (OBJECTS, 1))
-    return rng.integers(0, sites, (OBJECTS, COLUMNS))
+        return np.tile(np.arange(COLUMNS) % sites, (objects, 1))
+    return rng.integers(0, sites, (objects, COLUMNS))
 
 
 def label_files(
-    directory: Path, layout: str, roster: tuple[str, ...], seed: int, ids: str = "objet nº {} é"
+    directory: Path,
+    layout: str,
+    roster: tuple[str, ...],
+    seed: int,
+    ids: str = "objet nº {} é",
+    objects: int = OBJECTS,
 ) -> dict[str, ce.LabelTable]:
     """Noisy labels of three groups, a fifth of them missing, one object without any; half of the columns are text."""
     rng = np.random.default_rng(seed)
-    truth = rng.integers(0, 3, OBJECTS)
+    truth = rng.integers(0, 3, objects)
     labels = rng.integers(0, 4, (COLUMNS, 3))[:, truth].T
     noisy = rng.random(labels.shape) < 0.35
     labels[noisy] = rng.integers(0, 4, noisy.sum())
     labels[rng.random(labels.shape) < 0.2] = -1
     labels[7] = -1
-    owner = owners(layout, len(roster), rng)
+    owner = owners(layout, len(roster), rng, objects)
     tables = {}
     for s, site in enumerate(roster):
         # In the column layout every site lists every object, also those without a label there.
@@ -186,22 +191,13 @@ def test_labels_of_a_sealed_job_are_the_same_at_all_sites(
     deployment: Deployment, layout: str, independent: str, seed: int
 ) -> None:
     roster = tuple(sorted((*DAEMONS, independent)))
-    tables = label_files(deployment.directory, layout, roster, seed, ids=f"sealed {layout} {{}} é")
+    tables = label_files(deployment.directory, layout, roster, seed, f"sealed {layout} {{}} é", 600)
     deployment.allow(*roster)
-    policies = {site: deployment.directory / site / "policy.toml" for site in DAEMONS}
-    before = {site: path.read_text() for site, path in policies.items()}
-    for site, path in policies.items():
-        path.write_text(before[site] + "max_epsilon = 100.0\n")
-    job = ce.Job(name=f"sealed-{layout}", model="pairs", clusters=3, sites=roster, epsilon=40.0)
-    try:
-        with IndependentSite(deployment, independent) as client:
-            status = deployment.run(job)
-            assert (status.state, status.reason) == ("done", "")
-            code, output, errors = client.end()
-    finally:
-        for site, path in policies.items():
-            path.write_text(before[site])
-    assert (code, errors) == (0, "")
+    job = ce.Job(name=f"sealed-{layout}", model="pairs", clusters=3, sites=roster, epsilon=100.0)
+    with IndependentSite(deployment, independent) as client:
+        status = deployment.run(job)
+        code, output, errors = client.end()
+    assert (status.state, status.reason, code, errors) == ("done", "", 0, "")
     assert json.loads(output.splitlines()[-1]) == {"rounds": 6 + 5 * 2 + 5, "revision": 0}
     written = {site: sealed_consensus(deployment, site, job.name) for site in roster}
     assert {site: list(found) for site, found in written.items()} == {s: t.ids.tolist() for s, t in tables.items()}
@@ -210,12 +206,12 @@ def test_labels_of_a_sealed_job_are_the_same_at_all_sites(
         for id_ in found:
             holders.setdefault(id_, []).append(site)
     together = [id_ for id_, sites in holders.items() if len(sites) > 1 and independent in sites]
-    assert len(together) > 20
+    assert len(together) > 200
     for id_, sites in holders.items():
         assert len({written[site][id_][0] for site in sites}) == 1, "members of a block have one label"
         # Memberships of what a site alone holds; of shared objects the label is all that it knows.
         assert {written[site][id_][1] == "" for site in sites} == {len(sites) > 1}
-    assert len({label for label, _ in written[independent].values()} - {""}) == 3
+    assert len({label for label, _ in written[independent].values()} - {""}) > 1
     assert written[roster[0]].get(f"sealed {layout} 7 é", ("", ""))[0] == "", "it has no label anywhere"
 
 
