@@ -81,6 +81,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench_service.py
 	$(BIN)/python benchmarks/bench_masks.py
 	$(BIN)/python benchmarks/bench_randomised.py
+	$(BIN)/python benchmarks/bench_sealed.py
 
 wheels: $(READY)
 	rm -f deploy/wheels/*.whl

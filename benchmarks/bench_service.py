@@ -24,7 +24,7 @@ from support.processes import Deployment
 
 import ce
 from ce.identity.keys import pem, read_key
-from ce.job import PRIVACY
+from ce.job import MODES_OF_TOTALS
 from ce.transport.tls import TlsCredentials, make_server, open_channel
 
 SITES = ("east", "north", "south", "west")
@@ -42,7 +42,7 @@ def main() -> None:
             _write_labels(deployment)
             deployment.run(_job("warm-up", 20, "masked"))
             pings: list[float] = []
-            exchanges: dict[str, list[float]] = {mode: [] for mode in PRIVACY}
+            exchanges: dict[str, list[float]] = {mode: [] for mode in MODES_OF_TOTALS}
             size = 0.0
             for turn in range(TURNS):
                 pings.append(asyncio.run(_ping(deployment)))

@@ -7,6 +7,7 @@ import no estimator.
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,10 @@ def as_text(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULAS) else value
 
 
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)
+
+
 def write_consensus(
     path: Path,
     ids: NDArray[np.str_],
@@ -69,6 +74,7 @@ def write_consensus(
 
     If a rule excluded objects from the job, the file has one more column, `excluded`: 1 for an excluded object, whose
     label was computed from this site's labels alone, else 0. `cell` converts ids and labels before they are written.
+    Where memberships are not known (NaN: objects of a sealed job that several sites hold), these fields are empty.
     """
     header = [f"p:{name}" for name in classes] or [f"p{h}" for h in range(memberships.shape[1])]
     marks = [] if excluded is None else excluded.astype(int).tolist()
@@ -86,8 +92,7 @@ def write_consensus(
                     [
                         cell(object_id),
                         label,
-                        repr(float(confidence[i])),
-                        *map(repr, memberships[i].tolist()),
+                        *map(_number, (float(confidence[i]), *memberships[i].tolist())),
                         *marks[i : i + 1],
                     ]
                 )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.consensus_file import consensus_labels
-from ce.declarations.registry import find_model
+from ce.declarations.registry import BUILT_IN, find_model
 from ce.errors import BrokenModel, ConfigError, InputError
 from ce.job import PRIVACY, Job
 from ce.labels import LabelTable
@@ -23,16 +23,21 @@ from ce.labels.declared import categories_in_use, check_labels, declared_categor
 from ce.labels.randomised import Randomisation, randomise
 from ce.models.registry import model_of
 from ce.policy import Policy
+from ce.privacy.derivation import derive
 from ce.privacy.pseudonyms import tokens
+from ce.privacy.ring_words import Stream
+from ce.privacy.zcdp import epsilon_of
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts, Starts, job_key
 from ce.protocol.local_run import Run, TransportTo, run
+from ce.protocol.minimums import Exclusion
 from ce.protocol.score_excluded import whole_memberships
+from ce.protocol.sealed_results import whole_labels
+from ce.protocol.sealed_run import run_sealed
 from ce.protocol.topology.enrolment import with_tokens
 from ce.protocol.topology.site_view import Categories
 from ce.protocol.topology.topology import Layout
 from ce.ring import Reals
-from ce.steps.model import Model
 
 TRANSPORTS = ("inprocess", "grpc")
 
@@ -83,6 +88,12 @@ class Simulation:
     #: Of randomised labels, by site: epsilon of one label by column, and of all labels of an object.
     epsilon: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     epsilon_row: Mapping[str, float] = field(default_factory=dict)
+    #: Of a sealed job: clusters of the model; by site, epsilon that its rows were charged (infinite: exact); and a
+    #: sentence where the noise hides what the tables say. Its `parameters` are the weights alone, its `lower_bound` is
+    #: the composite likelihood of the tables, its `bound_path` is empty, and memberships of shared objects are NaN.
+    n_clusters: int = 0
+    epsilon_spent: Mapping[str, float] = field(default_factory=dict)
+    noise_warning: str = ""
 
 
 def simulate(
@@ -106,12 +117,15 @@ def simulate(
     `categories` {column: all that a label may be} is what sites declare in client.toml, which a daemon needs if its
     policy says `randomise`. None: all that any of the tables has, or the classes; that looks at the labels, as only a
     simulation may.
+
+    The random bytes of a sealed job follow from the job's seed; given `secrets` they are the system's, as at a daemon.
     """
     mode = _mode(job, privacy, transport)
     tables = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
     _check_sites(job, tables)
     rules = None if policy is None else Policy.of(policy)
-    model, classes = model_of(job, list(tables.values()))
+    model, classes = (None, ()) if job.sealed else model_of(job, list(tables.values()))
+    votes = model is not None and model.uses_votes
     randomised: dict[str, _RandomisedTable] = {}
     if categories is not None:
         _check_declared(tables, categories)
@@ -122,10 +136,16 @@ def simulate(
             if categories is not None:
                 declared = declared_categories(categories)
             randomised = {
-                site: _RandomisedTable.of(table, rules, declared, _secret(job, secrets, site), model.uses_votes)
+                site: _RandomisedTable.of(table, rules, declared, _secret(job, secrets, site), votes)
                 for site, table in tables.items()
             }
             tables = {site: found.table for site, found in randomised.items()}
+    if model is None:
+        return replace(
+            _sealed(job, tables, secrets, rules, on_progress, _transport_to(transport)),
+            epsilon={site: found.epsilon for site, found in randomised.items()},
+            epsilon_row={site: found.epsilon_row for site, found in randomised.items()},
+        )
     result = run(
         model,
         tables,
@@ -159,7 +179,7 @@ def simulate(
         bytes_sent=result.bytes_sent,
         layout=result.topology.layout,
         privacy=mode,
-        excluded=(*_left_out(result), *_excluded(tables, unlabelled, model)),
+        excluded=(*_left_out(result.excluded), *_excluded(tables, unlabelled, model.uses_votes)),
         objects=len(np.unique(np.concatenate([table.ids for table in tables.values()]))),
         objects_in_fit=result.topology.sizes.objects,
         classes=classes,
@@ -207,7 +227,11 @@ def _mode(job: Job, privacy: str | None, transport: str) -> str:
         raise ConfigError(f"privacy is one of {', '.join(PRIVACY)}")
     if transport not in TRANSPORTS:
         raise ConfigError(f"transport is one of {', '.join(TRANSPORTS)}")
-    return privacy or job.privacy
+    mode = privacy or job.privacy
+    if (mode == "sealed") != job.sealed:
+        sealed = " and ".join(one.name for one in BUILT_IN if one.sealed)
+        raise ConfigError(f"privacy: sealed is the mode of {sealed}, and of no other model; got {mode} for {job.model}")
+    return mode
 
 
 def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
@@ -215,10 +239,10 @@ def _secret(job: Job, secrets: Mapping[str, bytes] | None, site: str) -> bytes:
     return f"seed {job.seed} {site}".encode() if secrets is None else secrets[site]
 
 
-def _left_out(result: Run) -> list[Excluded]:
+def _left_out(excluded: Mapping[str, tuple[Exclusion, ...]]) -> list[Excluded]:
     return [
         Excluded(site, found.rule, found.objects, found.columns, found.labels)
-        for site, exclusions in result.excluded.items()
+        for site, exclusions in excluded.items()
         for found in exclusions
     ]
 
@@ -234,13 +258,74 @@ def _starts(job: Job, tables: Mapping[str, LabelTable], secrets: Mapping[str, by
     if secrets is None:
         seeded = SeededStarts.of(job.seed, tables.values())
         return dict.fromkeys(tables, seeded)
+    key = _job_key(job, tables, secrets)
+    return {site: SecretStarts.of(secrets[site], key, job.disclosure_digest) for site in tables}
+
+
+def _job_key(job: Job, tables: Mapping[str, LabelTable], secrets: Mapping[str, bytes]) -> bytes:
+    """The key of the first site by name. Raises InputError unless every site has a secret."""
     missing = sorted(set(tables) - set(secrets))
     if missing:
         raise InputError(f"no secret for {', '.join(missing)}")
     if not all(isinstance(secret, bytes) and secret for secret in secrets.values()):
         raise InputError("secrets are bytes, and not empty")
-    key = job_key(secrets[min(tables)], job.disclosure_digest)
-    return {site: SecretStarts.of(secrets[site], key, job.disclosure_digest) for site in tables}
+    return job_key(secrets[min(tables)], job.disclosure_digest)
+
+
+def _sealed(
+    job: Job,
+    tables: Mapping[str, LabelTable],
+    secrets: Mapping[str, bytes] | None,
+    rules: Policy | None,
+    on_progress: Callable[[Progress], None] | None,
+    transport_to: TransportTo,
+) -> Simulation:
+    """A sealed job: its parties on one machine, and what each site has at the end."""
+    if odd := sorted(site for site in tables if " " in site or not site.isprintable()):
+        raise InputError(
+            f"site {odd[0]!r}: the sites of a sealed job have names without spaces; rename it, or its file"
+        )
+    key = None if secrets is None else _job_key(job, tables, secrets)
+    entropy = {site: Stream(derive(_secret(job, None, site), b"ce simulated entropy")).bytes for site in tables}
+    result = run_sealed(
+        job,
+        tables,
+        job_key=key,
+        policies=None if rules is None else dict.fromkeys(tables, rules),
+        on_progress=on_progress,
+        transport_to=transport_to,
+        entropy=entropy if secrets is None else None,
+    )
+    sites, unlabelled = {}, {}
+    for name, table in tables.items():
+        whole = table if key is None else with_tokens(table, key)
+        participating = np.flatnonzero(result.participating[name])
+        labels, memberships = whole_labels(result.sites[name], result.topology.view(name), whole, participating)
+        unlabelled[name] = labels == -1
+        sites[name] = SiteResult(table.ids, labels, memberships)
+    coordinator, fit = result.coordinator, result.coordinator.fit
+    assert fit is not None
+    return Simulation(
+        job=job,
+        sites=sites,
+        parameters={"weights": fit.weights},
+        bound_path=np.zeros(0),
+        lower_bound=fit.log_composite,
+        iterations=fit.n_iter,
+        converged=fit.converged,
+        exchanges=result.exchanges,
+        bytes_sent=result.bytes_sent,
+        layout=result.topology.layout,
+        privacy="sealed",
+        excluded=(*_left_out(result.excluded), *_excluded(tables, unlabelled, votes=False)),
+        objects=len(np.unique(np.concatenate([table.ids for table in tables.values()]))),
+        objects_in_fit=result.topology.sizes.objects,
+        classes=(),
+        kappa=None,
+        n_clusters=coordinator.n_clusters,
+        epsilon_spent={site: epsilon_of(rho, job.delta) for site, rho in coordinator.terms.rho.items()},
+        noise_warning=coordinator.noise_warning,
+    )
 
 
 def _transport_to(name: str) -> TransportTo:
@@ -285,13 +370,13 @@ def _parameters(job: Job, globals_: Mapping[str, Reals]) -> dict[str, Any]:
 
 
 def _excluded(
-    tables: Mapping[str, LabelTable], unlabelled: Mapping[str, NDArray[np.bool_]], model: Model
+    tables: Mapping[str, LabelTable], unlabelled: Mapping[str, NDArray[np.bool_]], votes: bool
 ) -> tuple[Excluded, ...]:
     found = []
     for site, table in tables.items():
         if unlabelled[site].any():
             found.append(Excluded(site, "objects without a label", objects=int(unlabelled[site].sum())))
-        if table.classifiers and not model.uses_votes:
+        if table.classifiers and not votes:
             names = tuple(column.name for column in table.classifiers)
             found.append(Excluded(site, "classifiers in a model without classes", columns=names))
     return tuple(found)

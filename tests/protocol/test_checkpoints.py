@@ -17,7 +17,7 @@ from support.problems import TOPOLOGIES, Problem, deal, problem
 from support.runs import PROBLEMS, models
 
 from ce.errors import MessageError
-from ce.job import PRIVACY
+from ce.job import MODES_OF_TOTALS
 from ce.labels import LabelTable
 from ce.models import BCE, Mixture
 from ce.protocol.attempt import Attempt
@@ -25,7 +25,7 @@ from ce.protocol.engine.aggregator import Outcome, add_answer
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts
-from ce.protocol.local_run import _pair_keys
+from ce.protocol.local_alignment import local_pair_keys
 from ce.protocol.messages.task import Task
 from ce.protocol.modes.blind_coordinator import BlindCoordinator
 from ce.protocol.modes.contributor import Contributor, contributor
@@ -64,7 +64,7 @@ class Processes:
             for s, table in sorted(tables.items())
         }
         attempt = Attempt("job", b"", 1, topology.sites)
-        keys = _pair_keys(attempt) if privacy != "plain" else {s: {} for s in self.sites}
+        keys = local_pair_keys(attempt) if privacy != "plain" else {s: {} for s in self.sites}
         self.members: dict[str, Contributor] = {
             s: contributor(
                 privacy, attempt, site, topology.view(s), model, enrolments[s].objects, rows[s], keys[s], b"story"
@@ -143,7 +143,7 @@ def dealt(example: Problem, model: Model, topology: str, sites: int, seed: int) 
 
 
 @pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
 @pytest.mark.parametrize("name", models(2))
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(
@@ -179,7 +179,7 @@ def test_a_run_that_is_cut_off_ends_with_the_same_bits(
     assert_same(undisturbed, own)
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
 def test_what_was_done_is_not_done_again_and_lost_checkpoints_cost_only_time(privacy: str) -> None:
     example = problem(5, k=3, clusterings=6, missing=0.2, n=80)
     model = BCE(3, n_init=3, anneal_iter=5, max_iter=30, tol=0).steps()

@@ -302,5 +302,5 @@ class Deployment:
         self.processes[site].wait_for("job over", job=job, state="done")
         with (self.directory / site / "results" / job / "consensus.csv").open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))[1:]
-        memberships = np.array([[float(value) for value in row[3:]] for row in rows])
+        memberships = np.array([[float(value) if value else np.nan for value in row[3:]] for row in rows])
         return [row[0] for row in rows], [row[1] for row in rows], memberships

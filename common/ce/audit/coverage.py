@@ -13,7 +13,7 @@ from ce.audit.attack_plan import ATTACKS, BY_COORDINATOR, BY_SITE
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.steps import SHARES
 
-Scope = Literal["block", "claims", "columns", "global", "box"]
+Scope = Literal["block", "claims", "columns", "global", "box", "all", "members", "dealer", "model"]
 #: Attacks by name, or a sentence.
 Reason = tuple[str, ...] | str
 

@@ -133,8 +133,8 @@ class Options:
     noise: Noise
     format_: str
 
-    def job(self, name: str, sites: tuple[str, ...]) -> Job:
-        """The job that the options describe. Values that a job refuses are usage errors of the command."""
+    def job(self, name: str, sites: tuple[str, ...], **also: Any) -> Job:
+        """The job that the options describe, and further keys. Values that a job refuses are usage errors."""
         try:
             return Job(
                 name=name,
@@ -147,6 +147,7 @@ class Options:
                 max_iterations=self.max_iterations,
                 posterior=self.posterior,
                 start=self.start,
+                **also,
             )
         except ConfigError as error:
             raise click.UsageError(str(error)) from error

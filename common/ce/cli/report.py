@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ from rich.table import Table
 from ce import metrics
 from ce.declarations.registry import find_model
 from ce.errors import InputError
+from ce.job import EXACT
 from ce.labels import LabelTable
 from ce.models.convergence import ended_too_early
 from ce.protocol.engine.aggregator import Progress as Where
+from ce.protocol.messages.sealed_steps import PHASES
 from ce.protocol.topology.site_view import Categories
 from ce.simulation import Simulation
 
@@ -32,8 +35,9 @@ LOW_KAPPA = 0.3
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[Where], None] | None]:
-    """A progress bar with iteration and bound if standard error is a terminal; otherwise nothing."""
+def progress_bar(sealed: bool = False) -> Iterator[Callable[[Where], None] | None]:
+    """A progress bar with iteration and bound, or with the phase and round of a sealed job, if standard error is a
+    terminal; otherwise nothing."""
     # Not console.is_terminal: FORCE_COLOR, which many CI systems set, makes it true for log files, too.
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -54,7 +58,7 @@ def progress_bar() -> Iterator[Callable[[Where], None] | None]:
             starts = f"{where.running} start{'s' if where.running != 1 else ''} running"
             bar.update(
                 task,
-                description="iteration" if where.has_bound else "diffusing votes",
+                description=PHASES[where.stage] if sealed else "iteration" if where.has_bound else "diffusing votes",
                 completed=where.iteration,
                 total=max(where.max_iter, where.iteration, 1),
                 bound=f"bound {where.bound:,.4f}  {starts}" if where.has_bound else "",
@@ -169,6 +173,9 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
     }
     if result.kappa is not None:
         report["kappa"] = result.kappa
+    if result.privacy == "sealed":
+        spent = {site: EXACT if math.isinf(epsilon) else epsilon for site, epsilon in result.epsilon_spent.items()}
+        report |= {"n_clusters": result.n_clusters, "epsilon_spent": spent, "noise_warning": result.noise_warning}
     if result.epsilon:
         report["epsilon"] = {site: dict(columns) for site, columns in result.epsilon.items()}
         report["epsilon_row"] = dict(result.epsilon_row)
@@ -199,7 +206,8 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     facts.add_row("objects", f"{report['objects']:,}")
     if several:
         facts.add_row("sites", ", ".join(f"{escape(name)} ({n:,})" for name, n in report["sites"].items()))
-    facts.add_row("layout", f"{report['layout']}, {report['privacy']} sums")
+    sealed = report["privacy"] == "sealed"
+    facts.add_row("layout", f"{report['layout']}, {'sealed' if sealed else report['privacy'] + ' sums'}")
     facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
     end = "converged" if report["converged"] else "stopped at the limit"
     facts.add_row("iterations", f"{report['iterations']:,}, {end}")
@@ -207,6 +215,9 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     facts.add_row(objective.replace("_", " "), f"{report[objective]:,.4f}")
     if "kappa" in report:
         facts.add_row("kappa", f"{report['kappa']:.3f} (clusterings' view against the votes)")
+    if sealed:
+        spent = [epsilon for epsilon in report["epsilon_spent"].values() if epsilon != EXACT]
+        facts.add_row("epsilon spent", f"up to {max(spent):.2f} per row of a site" if spent else "exact: no noise")
     if "epsilon" in report:
         label = max(max(columns.values()) for columns in report["epsilon"].values())
         row = max(report["epsilon_row"].values())
@@ -248,6 +259,8 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
         console.print(what, highlight=False, soft_wrap=True)
     if report.get("kappa", 1.0) < LOW_KAPPA:
         console.print("[yellow]clusters do not follow classes here (low kappa): the votes alone may do better[/]")
+    if report.get("noise_warning"):
+        console.print(f"[yellow]warning:[/] {escape(report['noise_warning'])}", highlight=False, soft_wrap=True)
     for path in written:
         console.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
 

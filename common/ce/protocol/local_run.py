@@ -16,20 +16,20 @@ from numpy.typing import NDArray
 from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.policy import Policy
-from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import Aggregator, Outcome, Progress, add_answer
 from ce.protocol.engine.site import Counts, OnCounts, Site
 from ce.protocol.engine.starting_parameters import Starts
+from ce.protocol.local_alignment import LocalAlignment, align_tables, clean, local_pair_keys
 from ce.protocol.messages.task import Answer, Task
 from ce.protocol.messages.transport import InMemory, Transport
 from ce.protocol.minimums import Exclusion, Findings, SiteMinimums
 from ce.protocol.modes.aggregators import aggregator_for
 from ce.protocol.modes.contributor import Contributor, contributor
-from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrol, with_private_objects, with_tokens
-from ce.protocol.topology.site_view import Categories, SiteView
-from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms, refuse_clashing_columns
-from ce.protocol.topology.vocabularies import Wishes, agree
+from ce.protocol.topology.enrolment import with_tokens
+from ce.protocol.topology.site_view import Categories
+from ce.protocol.topology.topology import Topology, block_pseudonyms
+from ce.protocol.topology.vocabularies import Wishes
 from ce.ring import Reals
 from ce.steps.model import Model
 
@@ -80,55 +80,22 @@ def run(
     while True:
         enrolled = {site: minimums[site].table if minimums else table for site, table in tables.items()}
         wishes = {site: minimums[site].wishes if minimums else Wishes() for site in tables}
-        aligned = _align(model, enrolled, wishes, job_key)
-        if not _clean(minimums, {site: rules.check(*aligned.of(site)) for site, rules in minimums.items()}):
+        aligned = align_tables(model.uses_votes, enrolled, wishes, job_key)
+        if not clean(minimums, {site: rules.check(*aligned.of(site)) for site, rules in minimums.items()}):
             continue
         participating = {site: minimums[site].participating if minimums else table for site, table in tables.items()}
         counted: dict[str, Findings] = {}
         attempt = _Attempt(model, participating, starts, aligned, classes, given, job_key, privacy, threads)
         attempt.prepare({site: partial(_check_counts, counted, site, rules) for site, rules in minimums.items()})
-        finished = attempt.play(on_progress, transport_to, partial(_clean, minimums, counted))
+        finished = attempt.play(on_progress, transport_to, partial(clean, minimums, counted))
         if finished is not None:
             taking_part = {site: np.isin(table.ids, participating[site].ids) for site, table in tables.items()}
             excluded = {site: rules.excluded for site, rules in minimums.items() if rules.excluded}
             return replace(finished, participating=taking_part, excluded=excluded)
 
 
-@dataclass(frozen=True)
-class _Aligned:
-    """What all sites have enrolled, and what follows from it."""
-
-    enrolments: dict[str, Enrolment]
-    wishes: dict[str, Wishes]
-    topology: Topology
-    rows: dict[str, dict[int, Rows]]
-
-    def of(self, site: str) -> tuple[SiteView, dict[str, EnrolmentSummary], dict[int, Rows]]:
-        """As one site is sent it."""
-        alone = {block.members[0]: block.size for block in self.topology.blocks if not block.shared}
-        private = {site: alone.get(site, 0) for site in self.enrolments}
-        summaries = {site: enrolment.summary(wishes=self.wishes[site]) for site, enrolment in self.enrolments.items()}
-        return self.topology.view(site), with_private_objects(summaries, private), self.rows[site]
-
-
-def _align(
-    model: Model, tables: Mapping[str, LabelTable], wishes: dict[str, Wishes], job_key: bytes | None
-) -> _Aligned:
-    enrolments = {site: enrol(table, model.uses_votes, job_key) for site, table in tables.items()}
-    refuse_clashing_columns(enrolments)
-    return _Aligned(enrolments, wishes, *align(enrolments, agree(tables, wishes, job_key)))
-
-
 def _check_counts(counted: dict[str, Findings], site: str, minimums: SiteMinimums, counts: Counts) -> None:
     counted[site] = minimums.check_counts(counts)
-
-
-def _clean(minimums: Mapping[str, SiteMinimums], findings: Mapping[str, Findings]) -> bool:
-    """Whether no rule is broken. Each site leaves out what breaks one."""
-    broken = {site: found for site, found in findings.items() if not found.clean}
-    for site, found in broken.items():
-        minimums[site].leave_out(found)
-    return not broken
 
 
 class _Attempt:
@@ -139,7 +106,7 @@ class _Attempt:
         model: Model,
         tables: Mapping[str, LabelTable],
         starts: Mapping[str, Starts],
-        aligned: _Aligned,
+        aligned: LocalAlignment,
         classes: Categories,
         given: Mapping[str, Reals] | None,
         job_key: bytes | None,
@@ -200,7 +167,7 @@ class _Attempt:
     def _contributors(self) -> dict[str, Contributor]:
         topology, rows, enrolments = self._aligned.topology, self._aligned.rows, self._aligned.enrolments
         attempt = Attempt("local", b"", 1, topology.sites)
-        pair_keys = _pair_keys(attempt) if self._privacy != "plain" else {name: {} for name in self._sites}
+        pair_keys = local_pair_keys(attempt) if self._privacy != "plain" else {name: {} for name in self._sites}
         return {
             name: contributor(
                 self._privacy,
@@ -221,12 +188,3 @@ class _Attempt:
         if self._job_key is not None:
             known = block_pseudonyms(topology, self._aligned.enrolments, self._aligned.rows)
         return aggregator_for(self._privacy, topology.whole(), self._model, on_progress, known)
-
-
-def _pair_keys(attempt: Attempt) -> dict[str, dict[str, bytes]]:
-    """Keys of every pair of sites: real ones; on one machine no signature has to show whose they are."""
-    keys = {site: EphemeralKey() for site in attempt.roster}
-    return {
-        site: {peer: key.pair_key(other.public, *attempt.context) for peer, other in keys.items() if peer != site}
-        for site, key in keys.items()
-    }

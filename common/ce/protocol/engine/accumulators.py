@@ -74,6 +74,11 @@ class Accumulators:
         return {(site, ArrayName(name).what): content for (site, name), content in self._boxes.items()}
 
     @property
+    def received(self) -> dict[tuple[str, ArrayName], NDArray[np.uint8]]:
+        """The same by sender and name."""
+        return {(site, ArrayName(name)): content for (site, name), content in self._boxes.items()}
+
+    @property
     def size(self) -> int:
         """Numbers in all accumulators."""
         return sum(math.prod(spec.shape) for spec in self._expected.values())
@@ -82,6 +87,11 @@ class Accumulators:
     def waiting(self) -> Collection[str]:
         """Sites whose contribution is not complete."""
         return self._open.keys()
+
+    def leave_out(self, sites: Collection[str]) -> None:
+        """Wait for these sites no longer. Their boxes are not passed on, not even those that have come."""
+        self._open = {site: contribution for site, contribution in self._open.items() if site not in sites}
+        self._boxes = {(site, name): box for (site, name), box in self._boxes.items() if site not in sites}
 
     def begin(self, site: str) -> None:
         """A site begins its contribution, or begins it again."""

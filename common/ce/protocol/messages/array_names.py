@@ -8,6 +8,15 @@
     block/<b>/mac/<c>             ... of the claims on column c
     box/<site>                    bytes that only one other site can decrypt: up its receiver, down its sender
 
+Of sealed jobs, where everything but the model is bytes, and a name is the same on the way up and down:
+
+    all/<what>/<site>             what a site sends to all others, in the clear: "commitment", "share", ...
+    members/<b>/<what>/<site>     what a member of block b sends to the other members, encrypted under the block's key
+    dealer/<what>                 up: a site's seeds
+    dealer/products/<site>        down: the dealt words of the pair (site, receiver), `site` being the first by name
+    dealer/corrections/<b>/<l>    down: what the last member of block b gets of level l of the tournament
+    model/<what>                  down: "categories", "weights" and "beta"
+
 `b` is a block's number, `g` a group's (that of its first column), `c` a column's.
 """
 
@@ -21,8 +30,11 @@ from ce.errors import MessageError
 from ce.protocol.topology.site_view import SiteView
 from ce.ring import Scale
 
-Kind = Literal["block", "columns", "global", "box"]
+Kind = Literal["block", "columns", "global", "box", "all", "members", "dealer", "model"]
 _CLAIMS, _MAC = "claims", "mac"
+_PRODUCTS, _CORRECTIONS = "products", "corrections"
+#: Kinds that are bytes for others, never words of a total.
+_RELAYED = ("box", "all", "members", "dealer", "model")
 
 
 class _Parsed(NamedTuple):
@@ -31,6 +43,8 @@ class _Parsed(NamedTuple):
     what: str  # what the array holds; of a box, the site's name
     scope: Scope
     column: int | None = None  # of claims, and of their tag
+    site: str = ""  # who sent it, of arrays of sealed jobs that are passed on; of dealt products, the first of the pair
+    level: int = 0  # of corrections
 
 
 class ArrayName(str):
@@ -59,12 +73,41 @@ class ArrayName(str):
     def of_box(cls, site: str) -> ArrayName:
         return cls(f"box/{site}")
 
+    @classmethod
+    def of_broadcast(cls, what: str, site: str) -> ArrayName:
+        """Sealed: from a site to all others."""
+        return cls(f"all/{what}/{site}")
+
+    @classmethod
+    def of_members(cls, block: int, what: str, site: str) -> ArrayName:
+        """Sealed: from a member of a block to the other members."""
+        return cls(f"members/{block}/{what}/{site}")
+
+    @classmethod
+    def to_dealer(cls, what: str) -> ArrayName:
+        """Sealed: from a site to the dealer."""
+        return cls(f"dealer/{what}")
+
+    @classmethod
+    def of_products(cls, first: str) -> ArrayName:
+        """Sealed: from the dealer, about the pair of `first` and the receiver."""
+        return cls(f"dealer/{_PRODUCTS}/{first}")
+
+    @classmethod
+    def of_corrections(cls, block: int, level: int) -> ArrayName:
+        """Sealed: from the dealer to the last member of a block."""
+        return cls(f"dealer/{_CORRECTIONS}/{block}/{level}")
+
+    @classmethod
+    def of_model(cls, what: str) -> ArrayName:
+        return cls(f"model/{what}")
+
     @property
     def mac(self) -> ArrayName:
         """The array with the tag of this one and of all others of the same scope and contributors."""
         parsed = _parsed(self)
-        if parsed.kind == "box":
-            raise MessageError("arrays: a box has no tag")
+        if parsed.kind in _RELAYED:
+            raise MessageError("arrays: what is passed on has no tag")
         return ArrayName(
             f"{parsed.scope}/{_MAC}" if parsed.column is None else f"{parsed.scope}/{_MAC}/{parsed.column}"
         )
@@ -88,12 +131,22 @@ class ArrayName(str):
         return _parsed(self).column
 
     @property
+    def site(self) -> str:
+        """Sealed: the sender of what is passed on; of dealt products, the first of the pair."""
+        return _parsed(self).site
+
+    @property
+    def level(self) -> int:
+        """Sealed: of corrections."""
+        return _parsed(self).level
+
+    @property
     def is_claims(self) -> bool:
         return _parsed(self).what == _CLAIMS
 
     @property
     def is_mac(self) -> bool:
-        return _parsed(self).what == _MAC and _parsed(self).kind != "box"
+        return _parsed(self).what == _MAC and _parsed(self).kind not in _RELAYED
 
     @property
     def scope(self) -> Scope:
@@ -101,11 +154,15 @@ class ArrayName(str):
         return _parsed(self).scope
 
     def contributors(self, view: SiteView) -> tuple[str, ...]:
-        """The sites, in order of name, whose arrays make up the total; of a box, its receiver."""
+        """The sites, in order of name, whose arrays make up the total; of what is passed on, those that it is for."""
         parsed = _parsed(self)
         match parsed.kind:
-            case "global":
+            case "global" | "all" | "model":
                 return view.sites
+            case "dealer":
+                return ()
+            case "members":
+                return view.blocks[parsed.number].members
             case "box":
                 return (parsed.what,)
             case "columns":
@@ -123,12 +180,12 @@ class ArrayName(str):
         scale = {("block", "sums"): "objects", ("columns", "sums"): "columns"}.get(
             (parsed.kind, parsed.what), parsed.what
         )
-        counted = parsed.kind == "box" or (parsed.kind, parsed.what) == ("global", "objects")
+        counted = parsed.kind in _RELAYED or (parsed.kind, parsed.what) == ("global", "objects")
         return 0 if counted or scale not in scales else scales[scale].bits
 
 
 class Scope(str):
-    """What an array is about: "global", "box", "block/<b>" or "columns/<g>"."""
+    """What an array is about: "global", "box", "dealer", "block/<b>" or "columns/<g>"."""
 
     __slots__ = ()
 
@@ -175,4 +232,16 @@ def _parsed(name: str) -> _Parsed:
             return _Parsed("block", int(index), what, Scope.of_block(int(index)), int(column))
         case ["columns", index, what] if index.isdecimal() and what:
             return _Parsed("columns", int(index), what, Scope.of_columns(int(index)))
+        case ["all", what, *site] if what and site:
+            return _Parsed("all", 0, what, EVERYTHING, site="/".join(site))
+        case ["members", index, what, *site] if index.isdecimal() and what and site:
+            return _Parsed("members", int(index), what, Scope.of_block(int(index)), site="/".join(site))
+        case ["dealer", "corrections", index, level] if index.isdecimal() and level.isdecimal():
+            return _Parsed("dealer", int(index), _CORRECTIONS, Scope("dealer"), level=int(level))
+        case ["dealer", "products", *site] if site:
+            return _Parsed("dealer", 0, _PRODUCTS, Scope("dealer"), site="/".join(site))
+        case ["dealer", what] if what:
+            return _Parsed("dealer", 0, what, Scope("dealer"))
+        case ["model", what] if what:
+            return _Parsed("model", 0, what, EVERYTHING)
     raise MessageError("arrays: a name that no array has")
