@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,13 @@ def _sit(tmp_path: Path) -> Callable[..., FrameByFrame]:
     return lambda limits=None: FrameByFrame(settings, limits)
 
 
+def steps(quick: pb.Step, slow: Sequence[pb.Step]) -> pytest.MarkDecorator:
+    """A test in one step, and, where there is time, in others."""
+    named = {step: pb.Step.Name(step).removeprefix("STEP_").lower() for step in (quick, *slow)}
+    marked = [pytest.param(step, id=named[step], marks=pytest.mark.slow) for step in slow]
+    return pytest.mark.parametrize("step", [pytest.param(quick, id=named[quick]), *marked])
+
+
 def until(table: FrameByFrame, step: pb.Step, site: str = "west") -> None:
     """Deliver frames until a task of this step is on its way to a site."""
     while True:
@@ -81,7 +88,7 @@ def ended(table: FrameByFrame) -> tuple[str, str]:
     return record.state, record.reason
 
 
-@pytest.mark.parametrize("clusters", [2, "auto"])
+@pytest.mark.parametrize("clusters", [pytest.param(2, marks=pytest.mark.slow), "auto"])
 def test_a_sealed_job_goes_through_its_states_and_phases(sit: Callable[..., FrameByFrame], clusters: Any) -> None:
     table = sit()
     table.connect()
@@ -110,6 +117,7 @@ def test_a_sealed_job_goes_through_its_states_and_phases(sit: Callable[..., Fram
     assert all(label for by_object in found.values() for label in by_object.values())
 
 
+@pytest.mark.slow
 def test_nobody_is_asked_for_a_checkpoint_and_letters_have_no_objects(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     table.connect()
@@ -139,11 +147,7 @@ def test_a_sealed_job_fails_before_anybody_enrols_if_the_software_of_a_site_leav
     assert table.machine.records["other"].state == "enrolling"
 
 
-@pytest.mark.parametrize(
-    "step",
-    [pb.STEP_SCORE, pb.STEP_COMPARE, pb.STEP_SETTLE, pb.STEP_PROVE, pb.STEP_REVEAL],
-    ids=["score", "compare", "settle", "prove", "reveal"],
-)
+@steps(pb.STEP_COMPARE, slow=(pb.STEP_SCORE, pb.STEP_SETTLE, pb.STEP_PROVE, pb.STEP_REVEAL))
 def test_once_the_tables_are_opened_a_job_goes_on_without_a_site(
     sit: Callable[..., FrameByFrame], step: pb.Step
 ) -> None:
@@ -167,16 +171,18 @@ def test_once_the_tables_are_opened_a_job_goes_on_without_a_site(
     assert not (table.sites["west"].settings.results / "job" / "consensus.csv").exists()
 
 
+@pytest.mark.slow
 def test_in_the_last_round_a_site_that_stays_away_costs_nothing(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     without_west(table, pb.STEP_FINISH, on_dropout="continue")
     wait(table, 61)
+    table.run()
     assert ended(table) == ("done", "")
     assert all(labels(table, "north").values())
     assert json.loads(table.machine.jobs.result("job"))["unlabelled"] == 0
 
 
-@pytest.mark.parametrize("step", [pb.STEP_MASK, pb.STEP_SCORE], ids=["mask", "score"])
+@steps(pb.STEP_SCORE, slow=(pb.STEP_MASK,))
 def test_a_job_that_waits_waits_to_its_end(sit: Callable[..., FrameByFrame], step: pb.Step) -> None:
     table = sit()
     without_west(table, step)
@@ -189,6 +195,7 @@ def test_a_job_that_waits_waits_to_its_end(sit: Callable[..., FrameByFrame], ste
     assert table.machine.records["job"].epoch == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_too_long_fails(sit: Callable[..., FrameByFrame]) -> None:
     table = sit()
     without_west(table, pb.STEP_SCORE)
@@ -198,7 +205,7 @@ def test_a_job_that_waits_for_too_long_fails(sit: Callable[..., FrameByFrame]) -
     assert "took longer than its deadlines.job_s of 1000 s; it waited for west" in reason
 
 
-@pytest.mark.parametrize("step", [pb.STEP_VERIFY, pb.STEP_COMPARE], ids=["verify", "compare"])
+@steps(pb.STEP_COMPARE, slow=(pb.STEP_VERIFY,))
 def test_a_job_that_fails_without_a_site_fails(sit: Callable[..., FrameByFrame], step: pb.Step) -> None:
     table = sit()
     without_west(table, step, on_dropout="fail")
@@ -208,7 +215,7 @@ def test_a_job_that_fails_without_a_site_fails(sit: Callable[..., FrameByFrame],
     assert "west did not answer within deadlines.round_s, 60 s" in reason
 
 
-@pytest.mark.parametrize("step", [pb.STEP_MEET, pb.STEP_COMMIT], ids=["meet", "commit"])
+@steps(pb.STEP_COMMIT, slow=(pb.STEP_MEET,))
 def test_before_a_share_is_opened_a_job_begins_again_without_a_site(
     sit: Callable[..., FrameByFrame], step: pb.Step
 ) -> None:
@@ -231,6 +238,7 @@ def test_between_the_first_share_and_the_tables_a_job_needs_all_its_sites(sit: C
     assert "submit the job under another name" in reason
 
 
+@pytest.mark.slow
 def test_so_it_does_in_a_later_attempt(sit: Callable[..., FrameByFrame]) -> None:
     """Shares of the first attempt were opened; in the second west is gone before it begins."""
     table = sit()
@@ -248,11 +256,7 @@ def test_so_it_does_in_a_later_attempt(sit: Callable[..., FrameByFrame]) -> None
     assert "west stayed away after shares of the tables may have been opened" in reason
 
 
-@pytest.mark.parametrize(
-    "step",
-    [pb.STEP_MEET, pb.STEP_COMMIT, pb.STEP_RELEASE, pb.STEP_SCORE, pb.STEP_SETTLE, pb.STEP_REVEAL],
-    ids=["meet", "commit", "release", "score", "settle", "reveal"],
-)
+@steps(pb.STEP_SCORE, slow=(pb.STEP_MEET, pb.STEP_COMMIT, pb.STEP_RELEASE, pb.STEP_SETTLE, pb.STEP_REVEAL))
 def test_a_site_that_has_lost_its_memory_costs_another_attempt(sit: Callable[..., FrameByFrame], step: pb.Step) -> None:
     table = sit()
     table.connect()
