@@ -1,6 +1,6 @@
-"""Sealed jobs: under the default policy no attack of the coordinator or of one site, over any number of jobs on the same
-labels, gains more than 0.03 on any column; stated limits succeed; and the same tests say LEAKS where noise, encryption or
-the check of the model is missing, so that they can fail.
+"""Sealed jobs: under the default policy no attack of the coordinator or of one site, over any number of jobs on the
+same labels, gains more than 0.03 on any column; stated limits succeed; and the same tests say LEAKS where noise,
+encryption or the check of the model is missing, so that they can fail.
 """
 
 from __future__ import annotations
