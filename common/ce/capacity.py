@@ -3,7 +3,7 @@
 All sites are assumed to be of the same size; what several sites hold is assumed to be held by all. All starts are
 assumed to run to the end; in plain and masked a start that has converged costs nothing more. The constants below
 describe what the engines hold and send; tests compare them with engines that run. docs/capacity.md has the formulas in
-words.
+words. Sealed jobs have formulas of their own: `ce.sealed_capacity`.
 """
 
 from __future__ import annotations
@@ -69,10 +69,12 @@ class Size:
     privacy: str = "masked"
 
     def __post_init__(self) -> None:
-        if self.declaration.capacity is None:
-            raise ConfigError(f"model {self.model} does not declare what a job of it takes (capacity)")
         if self.privacy not in PRIVACY:
             raise ConfigError(f"privacy is one of {', '.join(PRIVACY)}")
+        if self.declaration.sealed != (self.privacy == "sealed"):
+            raise ConfigError(f'model {self.model} has no jobs with privacy = "{self.privacy}"')
+        if self.declaration.capacity is None and not self.declaration.sealed:
+            raise ConfigError(f"model {self.model} does not declare what a job of it takes (capacity)")
         for key in ("sites", "objects", "columns", "categories", "clusters", "starts"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is a whole number of at least 1")

@@ -97,7 +97,9 @@ class Job:
         if self.privacy == "":
             object.__setattr__(self, "privacy", "sealed" if declaration.sealed else "masked")
         self._choose("privacy", PRIVACY)
-        self._check_sealed(declaration)
+        if declaration.sealed != self.sealed:
+            named = " or ".join(one.name for one in BUILT_IN if one.sealed)
+            raise ConfigError(f'privacy = "sealed" and a model for it ({named}) belong together: each needs the other')
         self._choose("schedule", ("joint", "newton"))
         self._choose("posterior", ("joint", "factorised"))
         self._refuse_start_from_pairs()
@@ -125,6 +127,7 @@ class Job:
         elif not isinstance(deadlines, Deadlines):
             raise ConfigError("deadlines is a table of enrol_s, round_s and job_s")
         self._check_outcome(declaration)
+        self._check_noise()
 
     @property
     def iterations(self) -> int:
@@ -157,17 +160,24 @@ class Job:
             raise ConfigError('classes is a number, or at least two different names, like ["benign", "malign"]')
         object.__setattr__(self, "classes", tuple(names))
 
-    def _check_sealed(self, declaration: ModelDeclaration) -> None:
-        """Mode and model belong together; keys of the noise."""
-        if declaration.sealed != (self.privacy == "sealed"):
-            sealed = " and ".join(one.name for one in BUILT_IN if one.sealed)
-            raise ConfigError(f'privacy = "sealed" and model = "{sealed}" belong together: each needs the other')
-        if self.epsilon != EXACT and (not _is_number(self.epsilon) or not 0 < float(self.epsilon) <= LARGEST_EPSILON):
-            raise ConfigError(f'epsilon is a number above 0, at most {LARGEST_EPSILON:g}, or "{EXACT}"')
+    def _check_noise(self) -> None:
+        """The keys of sealed jobs. In another job they would say nothing, and somebody could rely on them."""
+        for key in () if self.sealed else SEALED_KEYS:
+            if getattr(self, key) != Job.__dataclass_fields__[key].default:
+                raise ConfigError(
+                    f'{key} is for sealed jobs; in a job with privacy = "{self.privacy}" there is no noise'
+                )
+        epsilon: Any = self.epsilon
+        if epsilon != EXACT:
+            if not _is_number(epsilon) or not 0 < epsilon <= LARGEST_EPSILON:
+                raise ConfigError(f'epsilon is a number above 0, at most {LARGEST_EPSILON:g}, or "{EXACT}"')
+            object.__setattr__(self, "epsilon", float(epsilon))
         if not _is_number(self.delta) or not 0 < self.delta < 1:
             raise ConfigError("delta is a number between 0 and 1")
         self._whole("collusion", 0)
         self._choose("unit", UNITS)
+        if self.sealed and self.sites:
+            check_collusion(self.collusion, len(self.sites))
 
     def _refuse_start_from_pairs(self) -> None:
         """Estimators have a start that no job has."""
@@ -248,6 +258,15 @@ class Job:
         value = getattr(self, key)
         if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
             raise ConfigError(f"{key} is a whole number from {smallest} to {largest:,}")
+
+
+def check_collusion(collusion: int, sites: int) -> None:
+    """That the noise of at least one site is left when so many put together what they know."""
+    if collusion >= sites:
+        few = f"{sites} site{'s' * (sites != 1)}"
+        raise ConfigError(
+            f"collusion is at most {sites - 1} in a job of {few}, got {collusion}: at least one site must not collude"
+        )
 
 
 def __getattr__(name: str) -> Any:

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 from ce.declarations.registry import built_in_names, find_model, model_names
 from ce.errors import ConfigError, Refused
-from ce.job import LARGEST_COUNT, MOST_RESTARTS, PRIVACY, Job
+from ce.job import EXACT, LARGEST_COUNT, MOST_RESTARTS, PRIVACY, Job
 from ce.service.settings import read_settings, sample, setting, settings_of
 
 ENV_PREFIX = "CE_POLICY_"
+#: The most clusters that a job with clusters = "auto" can find.
+MOST_COUNTED = 31
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Policy:
 
     weakest_privacy: str = setting(
         "masked",
-        'The weakest mode in which this site sends sums: "plain" (the coordinator sees this site\'s sums), '
-        '"masked" (it sees totals only) or "blind" (it sees nothing).',
+        'The weakest mode in which this site takes part: "plain" (the coordinator sees this site\'s sums), "masked" '
+        '(it sees totals only), "blind" (it sees nothing) or "sealed" (no total is opened, but noisy tables of pairs '
+        "of columns). Sealed jobs satisfy each of them.",
     )
     min_sites: int = setting(
         3,
@@ -66,7 +69,9 @@ class Policy:
         "Sealed jobs: how much all of them together may tell about this site's labels of one object (epsilon of "
         "differential privacy, over all label files and job names).",
     )
-    max_delta: float = setting(1e-6, "Sealed jobs: largest delta.")
+    max_delta: float = setting(
+        1e-6, "Sealed jobs: largest delta, the probability with which more may be told than epsilon says."
+    )
     min_collusion: int = setting(
         1, "Sealed jobs: fewest sites that may put together what they know while the noise still hides labels."
     )
@@ -201,6 +206,8 @@ class Policy:
         if job.model not in self.models:
             raise Refused("models", f"this site takes no part in {job.model} jobs")
         self._check_ceilings(job)
+        if job.sealed:
+            self._check_noise(job)
         if job.privacy == "masked" and job.start in find_model(job.model).unanalysed_starts:
             raise Refused(
                 f"{job.start} start",
@@ -214,6 +221,8 @@ class Policy:
         """Raises Refused if the operator asks for more than this site allows."""
         outcome = job.clusters if job.classes is None else job.classes
         clusters = len(outcome) if isinstance(outcome, tuple) else outcome if isinstance(outcome, int) else 0
+        if outcome == "auto":
+            clusters = MOST_COUNTED
         asked: tuple[tuple[str, float, float], ...] = (
             ("smoothing", job.smoothing, self.max_smoothing),
             ("restarts", job.restarts, self.max_restarts),
@@ -223,6 +232,32 @@ class Policy:
         for key, value, most in asked:
             if value > most:
                 raise Refused(f"max_{key}", f"the job asks for {value:,g} {key}; this site takes part up to {most:,g}")
+
+    def _check_noise(self, job: Job) -> None:
+        """Raises Refused if the tables of a sealed job may tell more than this site allows.
+
+        The epsilon of the job is not all that its tables tell about this site's labels: what they cost depends on the
+        columns of all sites, and is added to what other jobs have cost when the columns are known.
+        """
+        if job.epsilon == EXACT:
+            if not self.allow_exact:
+                raise Refused(
+                    "allow_exact", "the tables of the job have no noise; this site takes part with noise only"
+                )
+        else:
+            epsilon = float(job.epsilon)
+            if epsilon > self.max_epsilon:
+                raise Refused(
+                    "max_epsilon", f"epsilon of the job is {epsilon:g}; this site allows {self.max_epsilon:g}"
+                )
+            if job.delta > self.max_delta:
+                raise Refused("max_delta", f"delta of the job is {job.delta:g}; this site allows {self.max_delta:g}")
+            if job.collusion < self.min_collusion:
+                raise Refused(
+                    "min_collusion",
+                    f"the noise of the job hides labels from {job.collusion:,} sites that put together what they know; "
+                    f"this site requires {self.min_collusion:,}",
+                )
 
     def check_rounds(self, answered: int) -> None:
         """Raises Refused if a job has taken more rounds than this site answers."""

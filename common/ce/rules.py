@@ -33,9 +33,24 @@ POLICY = {
         'more classifiers at the other sites; or `below_minimum = "exclude"` at this one',
     ),
     "shared_objects": Rule(
-        "Objects that several sites hold take no part in totals.",
-        'jobs over objects that the sites hold alone; or, at the sites, `shared_objects = "totals"` in `policy.toml`: '
-        "[threat-model.md](threat-model.md) says what can be read from such totals",
+        'Objects that several sites hold take no part in totals (`"sealed"`), or in no job at all (`"exclude"`).',
+        'a sealed job (`model = "pairs"`), unless the site says `"exclude"`; or objects that the sites hold alone; or, '
+        'at the sites, `shared_objects = "totals"` in `policy.toml`: [threat-model.md](threat-model.md) says what can '
+        "be read from such totals",
+    ),
+    "max_epsilon": Rule(
+        "The tables of sealed jobs would tell more about the site's labels of an object than it allows: those of this "
+        "job alone, or together with the jobs before.",
+        "more noise (a smaller `epsilon`); or, at the site, `ce-client budget` and `ce-client allow-release`",
+    ),
+    "max_delta": Rule("The `delta` of a sealed job is larger than the site allows.", _CHANGE_JOB),
+    "min_collusion": Rule(
+        "The noise of a sealed job hides labels from fewer colluding sites than the site requires.",
+        "a larger `collusion` in the job, or ask the site whether it changes the rule",
+    ),
+    "allow_exact": Rule(
+        'The tables of a sealed job would have no noise (`epsilon = "exact"`).',
+        "an `epsilon`, or ask the site whether it changes the rule",
     ),
     "max_definitions": Rule(
         "Other jobs have opened totals of the same objects, and the site allows no further definition.",
@@ -122,6 +137,20 @@ RULES = {
     "rare categories": Rule(
         "Labels of a category that too few sites have, in a column that several sites hold, take no part.",
         'none is needed: they are left out; a site that says `below_minimum = "refuse"` takes no part in the job',
+    ),
+    "one labelling": Rule(
+        "A sealed job has labelled the same objects, with the same labels of the site, before. Each labelling tells "
+        "the other holders of an object a little about the site's labels of it; many of them tell all.",
+        "none is needed: the labels of the job before are in the results of the sites; or a job without these objects",
+    ),
+    "exact tables": Rule(
+        "Tables without noise would have too many categories for the objects that two sites hold both: a site could "
+        "solve them for the labels of the other.",
+        "fewer categories, more common objects, or an `epsilon`",
+    ),
+    "members of a block": Rule(
+        "More than 63 sites hold the same objects in a sealed job.",
+        "none is needed: these objects are left out; or a job of fewer sites",
     ),
     "overlapping cells": Rule(
         "Two sites hold a label for the same object in the same column.",

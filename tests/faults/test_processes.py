@@ -24,7 +24,7 @@ from support.processes import Deployment
 from support.proxy import Proxy
 
 import ce
-from ce.job import PRIVACY
+from ce.job import MODES_OF_TOTALS
 from ce_proto.v1 import operator_pb2 as pb
 
 SITES = tuple(f"site{s}" for s in range(3))
@@ -70,7 +70,7 @@ def over(status: pb.JobStatus) -> bool:
 
 
 @pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
 def test_whoever_is_killed_whenever_the_result_is_the_same(
     deployment: Deployment, privacy: str, record_property: Any
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.schedules import Cases, play
 
-from ce.job import PRIVACY
+from ce.job import MODES_OF_TOTALS
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
@@ -39,7 +39,7 @@ KINDS = (("rows", "bce"), ("columns", "mixture"), ("ragged", "bce"), ("ragged", 
 
 def variant(seed: int) -> tuple[str, str, str]:
     """Every kind in every mode, in turn."""
-    return *KINDS[seed % 4], PRIVACY[seed // 4 % 3]
+    return *KINDS[seed % 4], MODES_OF_TOTALS[seed // 4 % 3]
 
 
 @pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")

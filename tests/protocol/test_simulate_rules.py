@@ -247,12 +247,17 @@ def test_totals_of_shared_objects_are_opened_only_on_request(privacy: str, monke
 
 
 @pytest.mark.promise("Objects that several sites hold take no part in totals, unless the sites that hold them opt in.")
-def test_a_job_of_which_every_object_is_shared_is_refused_and_says_what_to_do() -> None:
+@pytest.mark.parametrize(("shared_objects", "proposes"), [("sealed", True), ("exclude", False)])
+def test_a_job_of_which_every_object_is_shared_is_refused_and_says_what_to_do(
+    shared_objects: str, proposes: bool
+) -> None:
+    """A sealed job is proposed only by a site that would let these objects take part in it."""
     with pytest.raises(Refused) as caught:
-        ce.simulate(JOB, three_sites(), policy=ALONE_ONLY)
+        ce.simulate(JOB, three_sites(), policy=ALONE_ONLY | {"shared_objects": shared_objects})
     assert caught.value.rule == "shared_objects"
     for words in ("other sites hold every object", 'shared_objects = "totals" in policy.toml', "docs/threat-model.md"):
         assert words in str(caught.value)
+    assert ('use a sealed job (model = "pairs")' in str(caught.value)) == proposes
 
 
 def test_too_few_objects_beside_the_shared_ones_are_refused_and_both_rules_are_named() -> None:

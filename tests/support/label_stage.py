@@ -17,6 +17,7 @@ from ce.privacy.argmax_dealer import corrections
 from ce.privacy.secure_argmax import level_comparisons
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.sealed_steps import SEALED_TABLE
 from ce.protocol.messages.steps import Arrays
 from ce.protocol.messages.task import Task
 from ce.protocol.sealed.channel import Bytes, Channel
@@ -221,6 +222,7 @@ class Play:
     def go_on(self, received: dict[tuple[str, ArrayName], Bytes]) -> None:
         self.before_relay(self, received)
         step, self.brought = self.rounds.after(self.where[0], received)  # type: ignore[arg-type,assignment]
+        assert step in SEALED_TABLE[self.where[0]].follows  # type: ignore[index]
         self.where = (step, self.where[1] + 1 if step == self.where[0] else 0)
         self.round += 1
 

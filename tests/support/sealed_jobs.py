@@ -121,9 +121,10 @@ def play_until(parties: SealedParties, step: Step) -> None:
             return
 
 
-def play_out(parties: SealedParties) -> None:
-    for _ in rounds(parties):
-        pass
+def play_out(parties: SealedParties, on_task: OnTask = lambda site, task: task) -> None:
+    """Play all rounds that are left."""
+    while parties.coordinator.open_round is not None:
+        play_round(parties, on_task)
 
 
 def opened(site: SealedSite) -> NDArray[np.int64]:

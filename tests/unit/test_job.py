@@ -11,9 +11,10 @@ import pytest
 
 import ce
 from ce.errors import CeError, ConfigError
-from ce.job import Deadlines, Job
+from ce.job import MODES_OF_TOTALS, SEALED_KEYS, Deadlines, Job
 
 BC3E: dict[str, Any] = {"model": "bc3e"}
+PAIRS: dict[str, Any] = {"model": "pairs", "clusters": 3}
 
 VALID: list[tuple[str, Any]] = [
     ("name", "a"),
@@ -121,6 +122,7 @@ INVALID: list[tuple[str, Any]] = [
     ("tolerance", "small"),
     ("tolerance", True),
     ("privacy", "none"),
+    ("privacy", "sealed"),
     ("privacy", None),
     ("schedule", "both"),
     ("local_loops", 0),
@@ -233,7 +235,7 @@ def test_an_invalid_value_is_refused_by_the_name_of_its_key(key: str, value: Any
 @pytest.mark.parametrize(
     ("key", "choices"),
     [
-        ("privacy", ("plain", "masked", "blind")),
+        ("privacy", ("plain", "masked", "blind", "sealed")),
         ("schedule", ("joint", "newton")),
         ("posterior", ("joint", "factorised")),
         ("start", ("votes", "diffused")),
@@ -249,14 +251,14 @@ def test_a_wrong_choice_is_told_all_choices(key: str, choices: tuple[str, ...]) 
     [("wrong", "; model wrong is not installed here"), ("no model's name", ""), ("x" * 41, ""), (["bce"], ""), (1, "")],
 )
 def test_an_unknown_model_is_told_all_models(name: object, and_then: str) -> None:
-    assert refusal(clusters=2, model=name) == f"model is one of bce, bc3e, mixture{and_then}"
+    assert refusal(clusters=2, model=name) == f"model is one of bce, bc3e, mixture, pairs{and_then}"
 
 
 def test_clusters_are_for_clusterings_and_classes_for_bc3e() -> None:
     assert "clusters is missing" in refusal()
     assert "clusters is missing" in refusal(model="mixture")
     assert "classes is for bc3e" in refusal(clusters=2, classes=2)
-    assert "clusters is for bce and mixture" in refusal(model="bc3e", clusters=2)
+    assert "clusters is for bce and mixture and pairs" in refusal(model="bc3e", clusters=2)
 
 
 @pytest.mark.parametrize(
@@ -493,4 +495,142 @@ def test_every_other_key_makes_another_definition(keys: dict[str, Any]) -> None:
 def test_no_key_is_forgotten() -> None:
     """A key that a later version adds is part of the definition until somebody decides otherwise."""
     known = {field.name for field in dataclasses.fields(Job)} - {"name", "deadlines", "privacy"}
-    assert set(json.loads(Job(clusters=3).disclosure_definition())) == known
+    assert set(json.loads(Job(**PAIRS).disclosure_definition())) == known
+    assert set(json.loads(Job(clusters=3).disclosure_definition())) == known - set(SEALED_KEYS)
+
+
+# Sealed jobs.
+
+
+def test_pairs_are_fitted_in_sealed_jobs_and_in_no_other() -> None:
+    job = Job(**PAIRS)
+    assert (job.privacy, job.sealed, job.clusters) == ("sealed", True, 3)
+    assert (job.epsilon, job.delta, job.collusion, job.unit) == (2.0, 1e-6, 1, "site_row")
+    assert Job(**PAIRS, privacy="sealed") == job
+    assert not Job(clusters=3).sealed
+    for privacy in MODES_OF_TOTALS:
+        assert "belong together" in refusal(**PAIRS, privacy=privacy)
+    for model in ("bce", "mixture"):
+        assert "belong together" in refusal(model=model, clusters=3, privacy="sealed")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clusters", 1),
+        ("clusters", 31),
+        ("clusters", "auto"),
+        ("epsilon", 0.1),
+        ("epsilon", 4),
+        ("epsilon", 100),
+        ("epsilon", "exact"),
+        ("delta", 1e-12),
+        ("collusion", 0),
+        ("collusion", 7),
+        ("unit", "site_row"),
+        ("unit", "label"),
+        ("unit", "object"),
+    ],
+)
+def test_keys_of_sealed_jobs_are_kept(key: str, value: Any, tmp_path: Path) -> None:
+    job = Job(**PAIRS | {key: value})
+    assert getattr(job, key) == value
+    keys = "\n".join(f"{name} = {toml(item)}" for name, item in (PAIRS | {key: value}).items())
+    assert Job.from_toml(write(tmp_path, keys)) == job
+    assert Job.from_definition(job.definition()) == job
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("clusters", 0),
+        ("clusters", 32),
+        ("clusters", "many"),
+        ("clusters", ["auto"]),
+        ("epsilon", 0),
+        ("epsilon", -1.0),
+        ("epsilon", 100.5),
+        ("epsilon", 10**400),
+        ("epsilon", float("nan")),
+        ("epsilon", float("inf")),
+        ("epsilon", "none"),
+        ("epsilon", True),
+        ("epsilon", None),
+        ("epsilon", [1.0]),
+        ("delta", 0),
+        ("delta", 1),
+        ("delta", 10**400),
+        ("delta", float("nan")),
+        ("delta", "exact"),
+        ("delta", None),
+        ("collusion", -1),
+        ("collusion", 1.0),
+        ("collusion", True),
+        ("collusion", "all"),
+        ("unit", "row"),
+        ("unit", None),
+        ("unit", ["label"]),
+    ],
+)
+def test_an_invalid_key_of_a_sealed_job_is_refused_by_its_name(key: str, value: Any) -> None:
+    assert refusal(**PAIRS | {key: value}).startswith(f"{key} is ")
+
+
+def test_the_model_that_counts_clusters_is_named() -> None:
+    assert refusal(clusters="auto") == 'clusters = "auto" is for pairs; bce takes a number'
+    assert refusal(**PAIRS | {"clusters": 32}) == "clusters is a whole number from 1 to 31"
+
+
+def test_somebody_must_not_collude() -> None:
+    assert Job(**PAIRS, sites=("north", "south"), collusion=1).collusion == 1
+    expected = "collusion is at most 1 in a job of 2 sites, got 2: at least one site must not collude"
+    assert refusal(**PAIRS, sites=("north", "south"), collusion=2) == expected
+    assert "in a job of 1 site, got 1" in refusal(**PAIRS, sites=("north",))
+    assert Job(**PAIRS, sites=("north",), collusion=0).sites == ("north",)
+
+
+@pytest.mark.parametrize(("key", "value"), [("epsilon", 1.0), ("delta", 1e-9), ("collusion", 2), ("unit", "label")])
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
+def test_nobody_can_rely_on_noise_that_is_not_there(privacy: str, key: str, value: Any) -> None:
+    assert refusal(clusters=3, privacy=privacy, **{key: value}).startswith(f"{key} is for sealed jobs")
+
+
+def test_keys_that_pairs_does_not_use_keep_their_defaults() -> None:
+    job, other = Job(**PAIRS), Job(clusters=3)
+    for key in ("restarts", "tolerance", "smoothing", "schedule", "local_loops", "posterior", "start", "seed"):
+        assert getattr(job, key) == getattr(other, key)
+
+
+def test_numbers_of_a_sealed_job_are_the_same_however_they_are_written() -> None:
+    assert Job(**PAIRS, epsilon=4).definition() == Job(**PAIRS, epsilon=4.0).definition()
+
+
+@pytest.mark.parametrize(("key", "value"), [("epsilon", 1.0), ("delta", 1e-9), ("collusion", 0), ("unit", "label")])
+def test_keys_of_the_noise_make_another_definition(key: str, value: Any) -> None:
+    assert Job(**PAIRS, **{key: value}).disclosure_digest != Job(**PAIRS).disclosure_digest
+
+
+#: As versions before there were sealed jobs wrote them, with their disclosure digests.
+BEFORE = [
+    (
+        b'{"classes":null,"clusters":3,"deadlines":{"enrol_s":3600.0,"job_s":86400.0,"round_s":600.0},"local_loops":1,'
+        b'"max_iterations":300,"model":"bce","name":"job","on_dropout":"wait","posterior":"joint","privacy":"masked",'
+        b'"restarts":5,"schedule":"joint","seed":0,"sites":["north","south"],"smoothing":0.01,"start":"votes",'
+        b'"tolerance":1e-06}',
+        "32add15f47ce9d7a2aecf33df222529599e2d75e5ad1290beb387e859694a88b",
+    ),
+    (
+        b'{"classes":["a","b"],"clusters":null,"deadlines":{"enrol_s":3600.0,"job_s":86400.0,"round_s":600.0},'
+        b'"local_loops":1,"max_iterations":10,"model":"bc3e","name":"job","on_dropout":"wait","posterior":"joint",'
+        b'"privacy":"blind","restarts":5,"schedule":"joint","seed":0,"sites":["n"],"smoothing":0.01,"start":"votes",'
+        b'"tolerance":1e-06}',
+        "76587a725b2b2c4c1230d833d16c6cfe6253bec13b3e259c903d41ed73ccbb1c",
+    ),
+]
+
+
+@pytest.mark.parametrize(("definition", "digest"), BEFORE, ids=["masked", "blind"])
+def test_definitions_from_before_sealed_jobs_are_the_same_to_the_byte(definition: bytes, digest: str) -> None:
+    job = Job.from_definition(definition)
+    assert job.definition() == definition
+    assert job.disclosure_digest.hex() == digest

@@ -21,7 +21,9 @@ def test_the_defaults_are_those_that_are_promised() -> None:
     assert (policy.weakest_privacy, policy.min_sites, policy.min_objects) == ("masked", 3, 20)
     assert (policy.min_foreign_columns, policy.min_classifiers, policy.min_cluster) == (4, 3, 5)
     assert (policy.consent, policy.below_minimum, policy.leave_behind) == ("auto", "exclude", False)
-    assert policy.shared_objects == "exclude"
+    assert policy.shared_objects == "sealed"
+    assert (policy.max_epsilon, policy.max_delta, policy.min_collusion, policy.allow_exact) == (2.0, 1e-6, 1, False)
+    assert "pairs" in policy.models
     assert policy.randomise == 0.0
     assert (policy.max_definitions, policy.max_smoothing, policy.max_restarts) == (1, 2.0, 20)
     assert (policy.max_local_loops, policy.max_clusters) == (20, 100)
@@ -45,6 +47,8 @@ def test_no_policy_allows_everything() -> None:
     assert (policy.min_foreign_columns, policy.min_classifiers, policy.min_cluster, policy.randomise) == (0, 0, 1, 0)
     for privacy in ("plain", "masked", "blind"):
         policy.check(Job(clusters=2, sites=("here",), privacy=privacy), "anybody")
+    for epsilon in (100.0, "exact"):
+        policy.check(Job(model="pairs", clusters="auto", sites=("here",), epsilon=epsilon, collusion=0), "anybody")
     policy.check_rounds(10**12)
 
 
@@ -81,6 +85,13 @@ def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytes
         ("max_clusters", 0, "max_clusters is a whole number of at least 1"),
         ("max_smoothing", -1, "max_smoothing is a number of at least 0"),
         ("max_smoothing", float("inf"), "max_smoothing is a number of at least 0"),
+        ("max_epsilon", -1, "max_epsilon is a number of at least 0"),
+        ("max_epsilon", float("nan"), "max_epsilon is a number"),
+        ("max_delta", 0.0, "max_delta is a number between 0 and 1"),
+        ("max_delta", 1.0, "max_delta is a number between 0 and 1"),
+        ("min_collusion", -1, "min_collusion is a whole number of at least 0"),
+        ("allow_exact", 1, "allow_exact is true or false"),
+        ("shared_objects", "open", "shared_objects is one of sealed, exclude, totals"),
         ("min_foreign_columns", -1, "min_foreign_columns is a whole number of at least 0"),
         ("min_classifiers", -1, "min_classifiers is a whole number of at least 0"),
         ("min_objects", 2.5, "min_objects is a whole number, not a number"),
@@ -150,3 +161,54 @@ def test_ceilings_are_what_an_operator_may_ask_for_at_most(
         Policy().check(job(beyond), "hub")
     assert refused.value.rule == rule
     Policy.permissive().check(job(beyond), "hub")
+
+
+def sealed_job(**keys: Any) -> Job:
+    return Job(**{"model": "pairs", "clusters": 3, "sites": ("east", "north", "south")} | keys)
+
+
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
+@pytest.mark.parametrize("weakest", ["plain", "masked", "blind", "sealed"])
+def test_a_sealed_job_satisfies_every_weakest_privacy(weakest: str) -> None:
+    Policy(weakest_privacy=weakest).check(sealed_job(), "hub")
+    if weakest == "sealed":
+        with pytest.raises(Refused, match="rule: weakest_privacy"):
+            Policy(weakest_privacy=weakest).check(Job(clusters=3, sites=("a", "b", "c"), privacy="blind"), "hub")
+
+
+@pytest.mark.promise("Rules of the policy refuse by name before a sum has left the site.")
+@pytest.mark.parametrize(
+    ("rule", "policy", "most", "beyond"),
+    [
+        ("max_epsilon", {}, {"epsilon": 2.0}, {"epsilon": 2.01}),
+        ("max_epsilon", {"max_epsilon": 0.5}, {"epsilon": 0.5}, {"epsilon": 1}),
+        ("max_delta", {}, {"delta": 1e-6}, {"delta": 2e-6}),
+        ("min_collusion", {}, {"collusion": 1}, {"collusion": 0}),
+        ("min_collusion", {"min_collusion": 2}, {"collusion": 2}, {"collusion": 1}),
+        ("allow_exact", {}, {}, {"epsilon": "exact"}),
+        ("models", {"models": ("bce", "pairs")}, {}, None),
+        ("max_clusters", {"max_clusters": 31}, {"clusters": "auto"}, None),
+        ("max_clusters", {"max_clusters": 30}, {"clusters": 30}, {"clusters": "auto"}),
+        ("min_sites", {}, {}, {"sites": ("east", "north")}),
+    ],
+    ids=str,
+)
+def test_what_the_tables_of_a_sealed_job_may_tell_is_bounded_by_name(
+    rule: str, policy: dict[str, Any], most: dict[str, Any], beyond: dict[str, Any] | None
+) -> None:
+    rules = Policy(**policy)
+    rules.check(sealed_job(**most), "hub")
+    if beyond is not None:
+        with pytest.raises(Refused) as refused:
+            rules.check(sealed_job(**beyond), "hub")
+        assert refused.value.rule == rule
+
+
+def test_a_site_that_allows_tables_without_noise_takes_them_whatever_its_epsilon() -> None:
+    Policy(allow_exact=True, max_epsilon=0.0).check(sealed_job(epsilon="exact"), "hub")
+    with pytest.raises(Refused, match="rule: max_epsilon"):
+        Policy(allow_exact=True, max_epsilon=0.0).check(sealed_job(epsilon=0.1), "hub")
+
+
+def test_a_job_over_totals_knows_nothing_of_noise() -> None:
+    Policy(max_epsilon=0.0, min_collusion=5).check(Job(clusters=3, sites=("a", "b", "c")), "hub")

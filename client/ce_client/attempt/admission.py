@@ -24,7 +24,7 @@ from ce.protocol.attempt import MOST_REVISIONS
 from ce.protocol.messages.task import Array
 from ce.protocol.minimums import Exclusion, Findings, SiteMinimums, exclusion_counts
 from ce.protocol.modes.mask_context import object_digests
-from ce.protocol.topology.enrolment import by_pseudonym, enrolment_digest, with_private_objects
+from ce.protocol.topology.enrolment import EnrolmentSummary, by_pseudonym, enrolment_digest, with_private_objects
 from ce.protocol.topology.exclusions import ExclusionCount
 from ce.protocol.topology.site_view import SiteView
 from ce.protocol.topology.topology import Rows
@@ -36,6 +36,7 @@ from ce_client.attempt.enrolment import SiteEnrolment
 from ce_client.attempt.introduction import Introduction
 from ce_client.attempt.preview import preview
 from ce_client.attempt.recorder import AttemptRecorder
+from ce_client.attempt.sealed_release import SealedRelease, sealed_release
 from ce_client.attempt.setup import PreparedAttempt
 from ce_client.config import Labels
 from ce_client.daemon.site_files import SiteFiles
@@ -57,6 +58,7 @@ class CheckedAlignment:
     labels: LabelTable = field(repr=False)  # that take part, in order of pseudonyms
     excluded: tuple[Exclusion, ...]  # what takes no part, and why
     minimums: SiteMinimums = field(repr=False)
+    summaries: Mapping[str, EnrolmentSummary] = field(repr=False)  # what all sites have enrolled
 
     def check_counts(self, counts: Mapping[int, Mapping[str, Reals]]) -> None:
         """Check the counts of each block's labels, the only totals so far.
@@ -83,6 +85,7 @@ class Admitted:
     prepared: PreparedAttempt
     enrolled: SiteEnrolment
     alignment: CheckedAlignment
+    release: SealedRelease | None = None  # of a sealed job
 
 
 class Admission:
@@ -98,7 +101,13 @@ class Admission:
         offered, key = prepared.offered, prepared.job_key
         labels = by_pseudonym(prepared.labels, key)
         self._minimums = SiteMinimums(
-            offered.policy, offered.job.privacy, self._site, labels, linear=offered.model.linear, job_key=key
+            offered.policy,
+            offered.job.privacy,
+            self._site,
+            labels,
+            linear=offered.model is not None and offered.model.linear,
+            exact=offered.exact,
+            job_key=key,
         )
         self._blinded = BlindedItems(key, pause=check_cancelled)
         self._introduction: Introduction | None = None
@@ -162,10 +171,11 @@ class Admission:
         if introduced is None or not introduced.complete or header.revision != introduced.revision:
             raise MessageError("alignment: expected after the letters of its revision")
         summaries = introduced.summaries
-        view = checked_view(header, self._site, enrolled.enrolment, summaries, introduced.vocabularies)
+        sealed = offered.job.sealed
+        view = checked_view(header, self._site, enrolled.enrolment, summaries, introduced.vocabularies, sealed=sealed)
         rows = checked_rows(arrays, view, len(enrolled.enrolment.objects))
         check_overlaps(introduced.overlaps, view, rows)
-        if not fits_the_ring(offered.model, view.sizes):
+        if offered.model is not None and not fits_the_ring(offered.model, view.sizes):
             raise MessageError("alignment: sizes of a job whose sums do not fit in 64 bits")
         refuse_too_large(offered.model, view, enrolled.labels.n_objects, self._site_files.settings.largest_state)
         private = private_objects(header, summaries, self._site, view)
@@ -192,6 +202,7 @@ class Admission:
             self._minimums.participating,
             self._minimums.excluded,
             self._minimums,
+            summaries,
         )
         return self._checked
 
@@ -216,16 +227,17 @@ class Admission:
         if policy.consent == "ask":
             decision = Consents(state).decision(attempt.job, attempt.job_digest, attempt.roster)
         self.waits_for_consent = decision is None
-        disclosure = self._disclosure(self._checked)
-        budget = self._recorder.budget(disclosure)
+        offered, release = self._prepared.offered, self._release(self._checked)
+        disclosure = None if release else self._disclosure(self._checked)
+        budget = None if disclosure is None else self._recorder.budget(disclosure)
         Previews(state).write(
             preview(
-                self._prepared.offered,
+                offered,
                 self._checked.view,
                 self._checked.findings,
                 self._checked.excluded,
                 self._recorder.epsilon(self._prepared.labels),
-                budget,
+                budget if release is None else release,
                 self.waits_for_consent,
             )
         )
@@ -233,10 +245,23 @@ class Admission:
             return None
         if decision == "declined":
             raise Refused("consent", "this site has declined the job")
-        refuse(budget, attempt.job)
-        self._recorder.use_of_labels()
-        self._recorder.disclosure(disclosure)
-        return Admitted(self._prepared, self._enrolled, self._checked)
+        if release is not None:
+            release.refuse()
+        if budget is not None:
+            refuse(budget, attempt.job)
+        if offered.subtractable:
+            self._recorder.use_of_labels()
+        if disclosure is not None:
+            self._recorder.disclosure(disclosure)
+        return Admitted(self._prepared, self._enrolled, self._checked, release)
+
+    def _release(self, checked: CheckedAlignment) -> SealedRelease | None:
+        """What a sealed job opens; None for another job."""
+        if not self._prepared.offered.job.sealed:
+            return None
+        return sealed_release(
+            self._prepared, checked.view, checked.rows, checked.labels, self._site_files, self._recorder
+        )
 
     def _disclosure(self, checked: CheckedAlignment) -> Disclosure:
         """The totals that this job opens: those of the objects of shared blocks.
@@ -275,17 +300,21 @@ class Admission:
         return made
 
 
-def refuse_too_large(model: Model, view: SiteView, objects: int, most: int) -> None:
+def refuse_too_large(model: Model | None, view: SiteView, objects: int, most: int) -> None:
     """Raises Refused if the job needs more than `most` bytes here.
 
     That is checked before any memory is allocated: a system may promise memory that it does not have, and then end the
     daemon.
     """
-    numbers = objects + sum(len(column.categories) for column in view.columns)
-    needed = 8 * model.n_starts * model.k * numbers
+    if model is None:  # sealed: masked rows of all members, and the tables
+        categories = view.sizes.categories
+        needed, less = 4 * objects * categories + 16 * categories**2, "objects or categories"
+    else:
+        numbers = objects + sum(len(column.categories) for column in view.columns)
+        needed, less = 8 * model.n_starts * model.k * numbers, "restarts or clusters"
     if needed > most:
         raise Refused(
             "largest_state",
             f"the job would take {needed / 1e9:,.1f} GB of memory or more here, and this site gives it "
-            f"{most / 1e9:,.1f} GB: fewer restarts or clusters need less",
+            f"{most / 1e9:,.1f} GB: fewer {less} need less",
         )

@@ -23,6 +23,7 @@ from ce_client.attempt.admission import Admission, TooFewLabels
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.attempt.refusal import refusal_frame, uniform_refusal_frame
 from ce_client.attempt.rounds import SiteRounds, results_of
+from ce_client.attempt.sealed_rounds import SealedRounds
 from ce_client.attempt.setup import AttemptSetup, PreparedAttempt, check_offer
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.ledger import Ledger
@@ -45,7 +46,7 @@ class SiteAttempt:
         self._recorder: AttemptRecorder | None = None
         self._setup: AttemptSetup | None = None
         self._admission: Admission | None = None
-        self._rounds: SiteRounds | None = None
+        self._rounds: SiteRounds | SealedRounds | None = None
         self._reader: tuple[pb.Letters | pb.Alignment, Collector] | None = None  # of what is not complete yet
         self._task_reader: TaskReader | None = None
 
@@ -69,8 +70,9 @@ class SiteAttempt:
 
     @property
     def under_way(self) -> bool:
-        """True while rounds are being answered."""
-        return self._rounds is not None and self._rounds.committed and not self._rounds.finished
+        """True while rounds are being answered of which a checkpoint can be saved."""
+        rounds = self._rounds
+        return rounds is not None and rounds.saves_checkpoints and rounds.committed and not rounds.finished
 
     @property
     def finished(self) -> bool:
@@ -234,10 +236,11 @@ class SiteAttempt:
         if admitted is None:
             return iter(())
         assert self._recorder is not None
-        self._rounds = SiteRounds(admitted, self._site_files, self._recorder)
+        rounds = SiteRounds if admitted.release is None else SealedRounds
+        self._rounds = rounds(admitted, self._site_files, self._recorder)
         return self._ready(admission, self._rounds)
 
-    def _ready(self, admission: Admission, rounds: SiteRounds) -> Frames:
+    def _ready(self, admission: Admission, rounds: SiteRounds | SealedRounds) -> Frames:
         checkpoints = [pb.Checkpoint(origin=known.origin, round=known.round) for known in rounds.checkpoint_ids]
         ready = pb.Ready(job=self.job, epoch=self.epoch, revision=admission.revision, checkpoints=checkpoints)
         ready.excluded.extend(exclusion_messages(admission.exclusion_counts))
@@ -258,14 +261,16 @@ class SiteAttempt:
             raise MessageError(f"task: comes before the alignment, in round {task.round}")
         if rounds is None:
             return admission.enrolment_frames()  # again, after a broken stream
-        masks = self._begun_setup().privacy != "plain"
-        self._masked_words_left |= masks and task.resume > 0
+        privacy = self._begun_setup().privacy
+        masks, sealed = privacy not in ("plain", "sealed"), privacy == "sealed"
+        self._masked_words_left |= (masks and task.resume > 0) or (sealed and task.step not in ("meet", "mask"))
         try:
             answer = rounds.answer(task, digest)
         except TooFewLabels as found:
             self._end_rounds()
             return admission.exclude(found.findings)
         self._masked_words_left |= masks and any(ArrayName(name).kind != "box" for name in answer.arrays)
+        self._masked_words_left |= sealed and task.step != "meet"  # a budget that is spent is named, at `mask`
         return answer_frames(self.job, self.epoch, answer, digest)
 
     def _end_rounds(self) -> None:

@@ -18,6 +18,7 @@ from ce.protocol.keys.letters import Overlap
 from ce.protocol.messages.array_names import rows_array
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary
+from ce.protocol.topology.other_columns import checked_other_columns
 from ce.protocol.topology.site_view import Block, Categories, Kind, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows
 from ce.steps.model import Sizes
@@ -46,8 +47,13 @@ def checked_view(
     enrolment: Enrolment,
     summaries: Summaries,
     vocabularies: Mapping[str, Categories],
+    *,
+    sealed: bool = False,
 ) -> SiteView:
-    """This site's part of the topology. `vocabularies`: what the holders of its shared clusterings have agreed on."""
+    """This site's part of the topology; in a `sealed` job with all columns of the others.
+
+    `vocabularies`: what the holders of its shared clusterings have agreed on.
+    """
     blocks = _checked_blocks(header, site, summaries)
     columns = _checked_columns(header, enrolment, summaries, vocabularies)
     shared = {block.members for block in blocks.values() if block.shared}
@@ -57,7 +63,14 @@ def checked_view(
         raise MessageError("alignment: needs_two_exchanges is not what this site's own blocks and columns say")
     _check_sizes(header.sizes, summaries, columns)
     flags = (header.needs_two_exchanges, header.shared_by_all)
-    return SiteView(tuple(summaries), header.sizes, blocks, columns, *flags)
+    view = SiteView(tuple(summaries), header.sizes, blocks, columns, *flags)
+    if sealed:
+        counts = header.other_category_counts
+        others = checked_other_columns(header.other_columns, counts, columns, summaries, header.sizes.categories)
+        return replace(view, other_columns=others)
+    if header.other_columns:
+        raise MessageError("alignment: other_columns are for sealed jobs")
+    return view
 
 
 def checked_rows(arrays: Mapping[str, Array], view: SiteView, objects: int) -> dict[int, Rows]:

@@ -15,7 +15,7 @@ import numpy as np
 from ce.errors import MessageError
 from ce.privacy.derivation import joined
 from ce.privacy.set_intersection import BlindedItems
-from ce.protocol.keys.letters import FIRST, SECOND, Overlap, SiteLetters
+from ce.protocol.keys.letters import FIRST, SECOND, Overlap, SiteLetters, object_lists
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.site_view import Categories
 from ce.transport.enrolment_codec import pseudonym_bytes, read_introduction
@@ -60,6 +60,7 @@ class Introduction:
             summaries,
             prepared.handshake.pair_keys,
             prepared.job_key,
+            object_lists(prepared.offered.job),
         )
         self._boxes: dict[int, dict[str, bytes]] = {}  # what this site has written, by stage
         self._received: dict[int, bytes] = {}  # digests of what the others have written, by stage

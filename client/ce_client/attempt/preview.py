@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from ce.protocol.messages.array_names import EVERYTHING, ArrayName
+from ce.policy import MOST_COUNTED
+from ce.protocol.messages.array_names import EVERYTHING, ArrayName, Scope
 from ce.protocol.messages.steps import Step, expected_arrays, first_step, with_macs
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
+from ce.protocol.sealed.schedule import MASKED, SHARE
 from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
+from ce_client.attempt.sealed_release import SealedRelease
 from ce_client.attempt.setup import OfferedJob
 from ce_client.state.disclosures import Budget
-from ce_client.state.previews import Excluded, Preview, PreviewArray
+from ce_client.state.previews import Excluded, Preview, PreviewArray, PreviewRelease
 from ce_client.state.randomisations import AccountedEpsilon
 
 #: Iterations whose arrays are listed: no schedule has a longer period.
@@ -25,11 +28,21 @@ def preview(
     findings: Findings,
     excluded: tuple[Exclusion, ...],
     epsilon: AccountedEpsilon | None,
-    budget: Budget,
+    budget: Budget | SealedRelease | None,
     waits: bool,
 ) -> Preview:
-    """The preview of an alignment that breaks no rule. `waits`: the job waits for consent."""
+    """The preview of an alignment that breaks no rule. `waits`: the job waits for consent.
+
+    `budget`: what the job costs: of definitions, or of epsilon if it is sealed.
+    """
     attempt, job, policy = offered.attempt, offered.job, offered.policy
+    if isinstance(budget, SealedRelease):
+        rounds, arrays = _sealed_rounds(budget), tuple(_sealed_arrays(budget, view, findings))
+    else:
+        rounds, arrays = (
+            _most_rounds(offered.steps, view, job.privacy),
+            tuple(_arrays(offered.steps, view, findings, job.privacy)),
+        )
     return Preview(
         job=attempt.job,
         job_digest=attempt.job_digest.hex(),
@@ -38,17 +51,61 @@ def preview(
         model=job.model,
         privacy=job.privacy,
         sites=attempt.roster,
-        rounds_up_to=min(policy.max_rounds, _most_rounds(offered.model, view, job.privacy)),
-        arrays=tuple(_arrays(offered.model, view, findings, job.privacy)),
+        rounds_up_to=min(policy.max_rounds, rounds),
+        arrays=arrays,
         excluded=tuple(map(_excluded, excluded)),
         randomise=policy.randomise,
         epsilon={} if epsilon is None else epsilon.columns,
         epsilon_row=None if epsilon is None else epsilon.row,
         waits_for_consent=waits,
-        warnings=tuple(_warnings(view)),
+        warnings=tuple(_sealed_warnings(budget) if isinstance(budget, SealedRelease) else _warnings(view)),
         definition=json.loads(job.definition()),
-        budget=budget,
+        budget=None if isinstance(budget, SealedRelease) else budget,
+        release=_release(budget) if isinstance(budget, SealedRelease) else None,
     )
+
+
+def _release(sealed: SealedRelease) -> PreviewRelease:
+    terms = sealed.terms
+    return PreviewRelease(
+        tables=len(terms.layout.pairs),
+        cells=terms.layout.n_cells,
+        sigma=None if terms.noise is None else terms.noise.sigma,
+        opened_sd=terms.sd,
+        cost=sealed.cost,
+    )
+
+
+def _sealed_rounds(sealed: SealedRelease) -> int:
+    """Tables and model, five rounds for each level of the tournament between the clusters, labels."""
+    clusters = MOST_COUNTED if sealed.terms.clusters == "auto" else sealed.terms.clusters
+    return 12 + 5 * clusters.bit_length()
+
+
+def _sealed_arrays(sealed: SealedRelease, view: SiteView, findings: Findings) -> Iterator[PreviewArray]:
+    """What follows from labels: masked rows and winners of each shared block, and the share of the tables."""
+    mode, terms = "sealed", sealed.terms
+    for block in view.blocks.values():
+        if block.shared:
+            rules = findings.arrays.get(Scope.of_block(block.index), ())
+            width = sum(len(column.categories) for column in view.clusterings)
+            for step, what, shape in (("mask", MASKED, (block.size, width)), ("reveal", "reveal", (block.size,))):
+                name = ArrayName.of_members(block.index, what, sealed.site)
+                yield PreviewArray(name, step, shape, mode, block.members, rules)
+    share = ArrayName.of_broadcast(SHARE, sealed.site)
+    yield PreviewArray(
+        share, "release", (terms.layout.n_cells,), mode, terms.sites, findings.arrays.get(EVERYTHING, ())
+    )
+
+
+def _sealed_warnings(sealed: SealedRelease) -> Iterator[str]:
+    if sealed.terms.noise is None:
+        yield (
+            "the tables have no noise (allow_exact = true): exact counts of pairs of labels of this site are opened to "
+            "all sites of the job and to the coordinator"
+        )
+    if sealed.terms.noise_warning:
+        yield sealed.terms.noise_warning
 
 
 def _warnings(view: SiteView) -> Iterator[str]:

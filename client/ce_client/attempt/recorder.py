@@ -24,6 +24,8 @@ from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.disclosures import Budget, Disclosure, Disclosures
 from ce_client.state.ledger import PURPOSE, Ledger
 from ce_client.state.randomisations import AccountedEpsilon, Draw, Randomisations, draws_of
+from ce_client.state.releases.job_records import JobRecords, SealedJob
+from ce_client.state.releases.store import Releases
 from ce_client.state.rosters import Rosters
 
 
@@ -100,6 +102,10 @@ class AttemptRecorder:
         """Totals are about to be opened. Raises Refused if the policy allows no further definition."""
         disclosures, most = Disclosures(self._site_files.settings.state), self._offered.policy.max_definitions
         disclosures.record(self._offered.attempt.job, disclosure, most, self._ledger)
+
+    def releases(self, job: SealedJob) -> JobRecords:
+        """The durable records of a sealed job."""
+        return Releases(self._site_files.settings.state).records(job, self._offered.policy, self._ledger)
 
     def next_round(self) -> None:
         """Count a round. Raises Refused if the policy allows no further one."""

@@ -15,6 +15,7 @@ import numpy as np
 from ce.cancellation import check_cancelled
 from ce.consensus_file import as_it_is, as_text, consensus_labels
 from ce.errors import MessageError
+from ce.labels import LabelTable
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts
 from ce.protocol.messages.array_names import ArrayName
@@ -22,9 +23,11 @@ from ce.protocol.messages.task import Answer, Task
 from ce.protocol.modes.contributor import Contributor, contributor
 from ce.protocol.score_excluded import whole_memberships
 from ce.protocol.topology.enrolment import with_tokens
+from ce.protocol.topology.topology import Rows
 from ce.service.checkpoints import CheckpointFailed, CheckpointId
 from ce.service.logs import fields
 from ce_client.attempt.admission import Admitted
+from ce_client.attempt.answered_rounds import AnsweredRounds
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles
@@ -38,24 +41,66 @@ def results_of(settings: ClientSettings) -> Results:
     return Results(settings.results, as_text if settings.for_spreadsheets else as_it_is)
 
 
+def participation_of(admitted: Admitted) -> dict[str, str | int]:
+    """How many objects of this site take part, of how many, and the rules that left out others."""
+    found: dict[str, str | int] = {
+        "objects": admitted.prepared.labels.n_objects,
+        "objects_in_fit": admitted.enrolled.labels.n_objects,
+    }
+    if admitted.alignment.excluded:
+        found["rules"] = ", ".join(dict.fromkeys(one.rule for one in admitted.alignment.excluded))
+    return found
+
+
+def rows_of(labels: LabelTable, participating: LabelTable) -> Rows:
+    """The positions in a table of the objects of another one, in its order."""
+    order = np.argsort(labels.ids)
+    return order[np.searchsorted(labels.ids, participating.ids, sorter=order)]
+
+
+def report_of(admitted: Admitted, rounds: int, unlabelled: int) -> dict[str, Any]:
+    """What every report says."""
+    offered, aligned = admitted.prepared.offered, admitted.alignment
+    return {
+        "job": offered.job.name,
+        "job_digest": offered.attempt.job_digest.hex(),
+        "model": offered.job.model,
+        "privacy": offered.job.privacy,
+        "sites": list(offered.attempt.roster),
+        "left_behind": offered.absent,
+        "epoch": offered.attempt.epoch,
+        "rounds": rounds,
+        "objects": admitted.prepared.labels.n_objects,
+        "objects_in_fit": aligned.labels.n_objects,
+        "objects_without_a_label": unlabelled,
+        "excluded": [
+            {
+                "rule": exclusion.rule,
+                "objects": exclusion.objects,
+                "columns": list(exclusion.columns),
+                "labels": exclusion.labels,
+            }
+            for exclusion in aligned.excluded
+        ],
+        "columns": [column.name for column in aligned.labels.columns],
+    }
+
+
 class SiteRounds:
     """One site's engine, its masks, its checkpoints and its results."""
+
+    saves_checkpoints = True
 
     def __init__(self, admitted: Admitted, site_files: SiteFiles, recorder: AttemptRecorder) -> None:
         prepared, enrolled, aligned = admitted.prepared, admitted.enrolled, admitted.alignment
         offered, key = prepared.offered, prepared.job_key
         settings = site_files.settings
         self.finished = False
-        self.participation: dict[str, str | int] = {
-            "objects": prepared.labels.n_objects,
-            "objects_in_fit": enrolled.labels.n_objects,
-        }
-        if aligned.excluded:
-            self.participation["rules"] = ", ".join(dict.fromkeys(one.rule for one in aligned.excluded))
+        self.participation = participation_of(admitted)
         self.checkpoint_round = 0  # the last round with a checkpoint; 0: none
         self.failed_checkpoints = 0
+        self._admitted = admitted
         self._offered = offered
-        self._excluded = aligned.excluded
         self._view = aligned.view
         self._recorder = recorder
         self._results = results_of(settings)
@@ -68,7 +113,7 @@ class SiteRounds:
             self._labels,
             aligned.view,
             aligned.rows,
-            offered.model,
+            offered.steps,
             SecretStarts.of(site_files.secret, key, offered.job.disclosure_digest),
             classes=offered.classes,
             threads=settings.threads,
@@ -79,13 +124,13 @@ class SiteRounds:
             offered.attempt,
             self._engine,
             aligned.view,
-            offered.model,
+            offered.steps,
             enrolled.enrolment.objects,
             aligned.rows,
             prepared.handshake.pair_keys,
             aligned.enrolment_digest,
         )
-        self._last: tuple[int, bytes, Answer] | None = None  # round, digest of the task, answer
+        self._answered = AnsweredRounds()
         self._committed = False
 
     def close(self) -> None:
@@ -106,7 +151,7 @@ class SiteRounds:
 
         Raises TooFewLabels when the counts show that objects have to be excluded.
         """
-        answer = self._repeated(task, digest)
+        answer = self._answered.repeated(task, digest)
         if answer is None:
             self._recorder.next_round()
             answer = self._recorded(self._resumed(task) if task.resume else self._contributor.answer(task))
@@ -114,27 +159,17 @@ class SiteRounds:
                 self._save_checkpoint(task)
             if task.step == "finish":
                 self._write_results(task)
-            self._last = (task.round, digest, answer)
+            self._answered.add(task, digest, answer)
             self._committed |= task.step not in ("keys", "open", "shares", "counts")
         if task.checkpoint:
             self._recorder.save_rounds()
         return answer
 
-    def _repeated(self, task: Task, digest: bytes) -> Answer | None:
-        """The answer to a round that was answered; None for a new round. Raises MessageError for another task."""
-        if self._last is None or task.round > self._last[0]:
-            return None
-        if (task.round, digest) != self._last[:2]:
-            raise MessageError(
-                "task: of a round that was answered, and not the same: "
-                f"expected a round after {self._last[0]}, got {task.round}"
-            )
-        return self._last[2]
-
     def _resumed(self, task: Task) -> Answer:
         """Restore a checkpoint, and give the answer that was given when it was saved."""
-        if self._last is not None and self._last[2].step != "keys":
-            raise MessageError(f"resume: expected before any other round, got it after round {self._last[0]}")
+        last = self._answered.last
+        if last is not None and last.step != "keys":
+            raise MessageError(f"resume: expected before any other round, got it after round {last.round}")
         checkpoint_id = CheckpointId(task.resume, task.round)
         snapshot = self._checkpoints.load(self._offered.job.name, self._checkpoint_context, checkpoint_id)
         return self._contributor.resume(task, snapshot)
@@ -167,33 +202,10 @@ class SiteRounds:
 
     def _write_results(self, task: Task) -> None:
         offered, labels = self._offered, self._all_labels
-        order = np.argsort(labels.ids)
-        participating = order[np.searchsorted(labels.ids, self._labels.ids, sorter=order)]
+        participating = rows_of(labels, self._labels)
         memberships, unlabelled = whole_memberships(self._engine, labels, participating, offered.classes)
         excluded = ~np.isin(labels.ids, self._labels.ids)
-        report = {
-            "job": offered.job.name,
-            "job_digest": offered.attempt.job_digest.hex(),
-            "model": offered.job.model,
-            "privacy": offered.job.privacy,
-            "sites": list(offered.attempt.roster),
-            "left_behind": offered.absent,
-            "epoch": offered.attempt.epoch,
-            "rounds": task.round,
-            "objects": labels.n_objects,
-            "objects_in_fit": self._labels.n_objects,
-            "objects_without_a_label": int(unlabelled.sum()),
-            "excluded": [
-                {
-                    "rule": exclusion.rule,
-                    "objects": exclusion.objects,
-                    "columns": list(exclusion.columns),
-                    "labels": exclusion.labels,
-                }
-                for exclusion in self._excluded
-            ],
-            "columns": [column.name for column in self._labels.columns],
-        }
+        report = report_of(self._admitted, task.round, int(unlabelled.sum()))
         if offered.job.privacy == "blind":
             report |= self._blind_outcome()
         self._results.write(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ce.errors import BrokenModel, ConfigError, MessageError, Refused, UnknownModel
-from ce.job import Job
+from ce.job import EXACT, Job
 from ce.labels import LabelTable
 from ce.labels.randomised import Randomisation, randomise
 from ce.models.registry import model_without_labels
@@ -35,10 +35,32 @@ class OfferedJob:
     coordinator: str
     job: Job
     policy: Policy
-    model: Model
+    model: Model | None  # None: a sealed job, which has no steps of a model
     classes: Categories
     labels_digest: bytes  # SHA-256 of the label file
     randomisation: Randomisation
+
+    @property
+    def steps(self) -> Model:
+        """The model of a job over totals."""
+        assert self.model is not None
+        return self.model
+
+    @property
+    def uses_votes(self) -> bool:
+        """Whether classifiers take part."""
+        return self.model is not None and self.model.uses_votes
+
+    @property
+    def exact(self) -> bool:
+        """Whether the tables of a sealed job have no noise."""
+        return self.job.sealed and self.job.epsilon == EXACT
+
+    @property
+    def subtractable(self) -> bool:
+        """Whether totals of this job and of another one can be subtracted: not where each has noise of its own, which
+        the budget of epsilon counts."""
+        return not self.job.sealed or self.exact
 
     @property
     def absent(self) -> list[str]:
@@ -63,7 +85,7 @@ def check_offer(attempt: Attempt, coordinator: str, site_files: SiteFiles, resul
     policy.check(job, coordinator)
     results.refuse_other(job, attempt.job_digest)
     results.check_writable()
-    model, classes = model_without_labels(job)
+    model, classes = (None, ()) if job.sealed else model_without_labels(job)
     labels = site_files.settings.labels
     return OfferedJob(
         attempt,
@@ -173,7 +195,8 @@ class AttemptSetup:
                     "by its part: this site takes part in that only if its policy says leave_behind = true",
                 )
             rosters.allow(offered.attempt.roster, offered.attempt.job)
-        rosters.check(settings.labels.file, offered.labels_digest, offered.attempt.roster)
+        if offered.subtractable:
+            rosters.check(settings.labels.file, offered.labels_digest, offered.attempt.roster)
 
     def _usable_labels(self) -> LabelTable:
         """The labels as they may be sent. From here on nothing of this attempt sees labels that are not randomised.
@@ -181,13 +204,13 @@ class AttemptSetup:
         Raises Refused if the model has no use for them. The sentences say nothing about the labels.
         """
         offered, labels = self._offered, self._site_files.labels()
-        used = labels.columns if offered.model.uses_votes else labels.clusterings
+        used = labels.columns if offered.uses_votes else labels.clusterings
         if not used:
             raise Refused("usable columns", "this site has no column that this model uses")
         if offered.randomisation.p:
             labels = labels.select(columns=[column.name for column in used])
             labels = randomise(labels, offered.randomisation, self._site_files.secret)
-        for column in labels.classifiers if offered.model.uses_votes else ():
+        for column in labels.classifiers if offered.uses_votes else ():
             if set(column.categories) - set(offered.classes):
                 raise Refused(
                     "classes of the job", "a classifier of this site uses a class that is not among those of the job"

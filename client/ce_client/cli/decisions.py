@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.table import Table
 from rich.text import Text
 
 from ce.cli.output import fact_table, format_option, list_table, say, show_table
@@ -24,8 +25,10 @@ from ce_client.daemon.site_files import read_labels
 from ce_client.state.consents import Consents, Decision
 from ce_client.state.disclosures import Disclosures
 from ce_client.state.job_index import JobIndex
-from ce_client.state.previews import Excluded, Preview, PreviewArray, Previews
+from ce_client.state.previews import Excluded, Preview, PreviewArray, PreviewRelease, Previews
 from ce_client.state.randomisations import Randomisations, draws_of, epsilon_sentence, epsilon_words
+from ce_client.state.releases.accounts import EPSILON_RULE, LABELLING_RULE
+from ce_client.state.releases.store import Releases
 from ce_client.state.rosters import Rosters, content_digest
 
 
@@ -36,8 +39,9 @@ from ce_client.state.rosters import Rosters, content_digest
 def preview(job: str, config: Path, format_: str) -> None:
     """Show what would leave this site in a job: every array, the other sites in its total, the rules it satisfies.
 
-    It begins with the whole definition of the job, and with the definitions that have opened totals of the same objects
-    before (max_definitions in policy.toml).
+    It begins with the whole definition of the job, and with what that costs: the definitions that have opened totals of
+    the same objects before (max_definitions in policy.toml); or, of a sealed job, the tables that it opens with how
+    much noise, epsilon before and with it (max_epsilon), and how many objects get a label together with other sites.
 
     There is a preview once all sites have enrolled. If the policy says consent = "ask", nothing of the arrays has been
     sent by then.
@@ -48,21 +52,23 @@ def preview(job: str, config: Path, format_: str) -> None:
       ce-client preview demo --config /srv/ce-site --format json
     """
     settings = read_config(config)
-    found = _preview_of(settings, job)
+    found = preview_of(settings, job)
     if format_ == "json":
         click.echo(json.dumps(found.as_dict(), indent=2))
         return
     facts = fact_table()
     facts.add_row("job", Text(found.job))
     facts.add_row("coordinator", Text(found.coordinator))
-    facts.add_row("model", f"{found.model}, {found.privacy} sums")
+    facts.add_row("model", f"{found.model}, {found.privacy}" + (" sums" if found.release is None else ""))
     facts.add_row("sites", ", ".join(found.sites))
-    facts.add_row("definition", Text(_listed(found.definition)))
+    facts.add_row("definition", Text(listed(found.definition)))
     facts.add_row("rounds", f"up to {found.rounds_up_to:,}")
     if found.budget is not None and found.budget.objects:
         facts.add_row("definitions", Text(found.budget.sentence))
         if _is_over(settings, found):
             facts.add_row("", Text(f"refused by max_definitions, unless ce-client allow-definition {found.job}"))
+    if found.release is not None:
+        _add_release(facts, settings, found, found.release)
     if found.randomise:
         epsilon = epsilon_sentence(found.epsilon, found.epsilon_row)
         facts.add_row("randomised", Text(f"each label with probability {found.randomise:g}: {epsilon}"))
@@ -82,9 +88,22 @@ def preview(job: str, config: Path, format_: str) -> None:
     show_table(arrays)
 
 
+def _add_release(facts: Table, settings: ClientSettings, found: Preview, release: PreviewRelease) -> None:
+    """What a sealed job opens, and what it costs."""
+    cost = release.cost
+    facts.add_row("tables", Text(release.sentence))
+    facts.add_row("epsilon", Text(cost.sentence))
+    if cost.shared:
+        opened = f"of {cost.shared:,} objects that other sites hold too: one label each, opened to their other holders"
+        facts.add_row("labels", Text(f"{opened}, once"))
+    if exceeds(settings, found):
+        rule = EPSILON_RULE if cost.over else LABELLING_RULE
+        facts.add_row("", Text(f'refused by "{rule}", unless ce-client allow-release {found.job}'))
+
+
 def _why(excluded: Excluded) -> str:
     if excluded.rule == SHARED_OBJECTS:
-        return f'{SHARED_OBJECTS} = "exclude": they take no part in totals, and are labelled here afterwards'
+        return f"{SHARED_OBJECTS}: they take no part in this job, and are labelled here afterwards"
     return f"{excluded.rule} requires {excluded.required:,}, found {excluded.found:,}"
 
 
@@ -127,7 +146,7 @@ def decline(job: str, config: Path, format_: str) -> None:
 
 def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
     settings = read_config(config)
-    previewed = _preview_of(settings, job)
+    previewed = preview_of(settings, job)
     states = [entry.state for entry in JobIndex(settings.state).entries() if entry.job == job and entry.over]
     if states:
         raise InputError(f"job {job!r} is over ({states[0]}): there is nothing left to decide")
@@ -135,6 +154,11 @@ def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
         raise InputError(
             f"job {job!r} opens totals of the same objects by one more definition than this site's policy allows: "
             "decline it, or see ce-client allow-definition"
+        )
+    if decision == "approved" and exceeds(settings, previewed):
+        raise InputError(
+            f"job {job!r} would tell more about this site's labels than its policy allows: decline it, or see "
+            "ce-client budget and ce-client allow-release"
         )
     Consents(settings.state).decide(job, bytes.fromhex(previewed.job_digest), previewed.sites, decision)
     woken = wake_daemon(settings.state)
@@ -149,7 +173,7 @@ def _decide(job: str, decision: Decision, config: Path, format_: str) -> None:
             "daemon_told": woken,
         },
         f"{decision} {job}, with {', '.join(previewed.sites)}",
-        *((f"definition: {_listed(previewed.definition)}",) if previewed.definition else ()),
+        *((f"definition: {listed(previewed.definition)}",) if previewed.definition else ()),
         *(() if woken else ("no daemon is running here: it reads this decision when it starts",)),
     )
 
@@ -190,7 +214,7 @@ def allow_roster(job: str, yes: bool, config: Path, format_: str) -> None:
             f"{', '.join(roster)} can subtract them, and then knows exactly what {differ} added.",
             err=True,
         )
-    _confirm(yes)
+    confirm(yes)
     rosters.allow(roster, job)
     woken = wake_daemon(settings.state)
     say(
@@ -248,7 +272,7 @@ def allow_redraw(columns: tuple[str, ...], yes: bool, config: Path, format_: str
         f"warning: the epsilon of an object's row goes from {epsilon_words(before.row)} to {epsilon_words(after.row)}.",
         err=True,
     )
-    _confirm(yes)
+    confirm(yes)
     for draw in draws:
         randomisations.allow(draw)
     say(
@@ -282,7 +306,7 @@ def allow_definition(job: str, yes: bool, config: Path, format_: str) -> None:
       ce-client allow-definition demo --yes --config /srv/ce-site
     """
     settings = read_config(config)
-    previewed = _preview_of(settings, job)
+    previewed = preview_of(settings, job)
     budget = previewed.budget
     facts: dict[str, Any] = {"job": job, "privacy": previewed.privacy, "definition": previewed.definition}
     if budget is None or not _is_over(settings, previewed):
@@ -290,14 +314,14 @@ def allow_definition(job: str, yes: bool, config: Path, format_: str) -> None:
         say(format_, {**facts, "allowed": False}, needless)
         return
     click.echo(
-        f"definition of {job}: {_listed(previewed.definition)}\n"
+        f"definition of {job}: {listed(previewed.definition)}\n"
         f"warning: {budget.used:,} definitions have opened totals of these objects, and the policy allows "
         f"{budget.limit:,}. With this one, {budget.over:,} objects have totals of {budget.after:,}. Who sees totals of "
         "the same labels at different points can solve them for the labels: allow it only if whoever adds them up may "
         "know your labels of these objects.",
         err=True,
     )
-    _confirm(yes)
+    confirm(yes)
     Disclosures(settings.state).allow(budget.definition, budget.mode, job)
     woken = wake_daemon(settings.state)
     say(
@@ -307,7 +331,7 @@ def allow_definition(job: str, yes: bool, config: Path, format_: str) -> None:
     )
 
 
-def _confirm(yes: bool) -> None:
+def confirm(yes: bool) -> None:
     """Raises Cancelled unless the person at the terminal says yes."""
     if yes:
         return
@@ -325,12 +349,20 @@ def _is_over(settings: ClientSettings, previewed: Preview) -> bool:
     return not Disclosures(settings.state).allowed(budget.definition, budget.mode)
 
 
-def _listed(definition: Mapping[str, Any]) -> str:
+def exceeds(settings: ClientSettings, previewed: Preview) -> bool:
+    """True if a sealed job costs more than the policy allows, and no person here has allowed that."""
+    release = previewed.release
+    return (
+        release is not None and release.cost.exceeds and not Releases(settings.state).allowed(release.cost.definition)
+    )
+
+
+def listed(definition: Mapping[str, Any]) -> str:
     """Every key of a definition that has a value."""
     return ", ".join(f"{key} {json.dumps(value)}" for key, value in definition.items() if value is not None)
 
 
-def _preview_of(settings: ClientSettings, job: str) -> Preview:
+def preview_of(settings: ClientSettings, job: str) -> Preview:
     found = Previews(settings.state).read(job)
     if found is None:
         JobIndex(settings.state).entry(job)  # raises UnknownJob for a job that this site was never offered

@@ -23,6 +23,7 @@ from ce_client.daemon.site_files import former_certificates
 from ce_client.state import ledger as ledgers
 from ce_client.state.hash_chain import NO_LINES
 from ce_client.state.randomisations import epsilon_sentence, epsilon_words
+from ce_client.state.releases.accounts import epsilon_words as release_words
 
 WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1}
 
@@ -198,7 +199,8 @@ def _sentence(line: dict[str, Any]) -> str:
     """A line that is no contribution, as a sentence."""
     match line["kind"]:
         case "begin":
-            text = f"attempt {line['epoch']} begins: {line['mode']} sums with {', '.join(line['roster'])}"
+            what = line["mode"] if line["mode"] == "sealed" else f"{line['mode']} sums"
+            text = f"attempt {line['epoch']} begins: {what} with {', '.join(line['roster'])}"
             if line["randomise"]:
                 # Lines of version 0.1.0 have no epsilon of a row; in its jobs all columns took part.
                 row = line["epsilon_row"] if "epsilon_row" in line else sum(line["epsilon"].values())
@@ -215,6 +217,20 @@ def _sentence(line: dict[str, Any]) -> str:
             )
         case "allow-definition":
             return f"definition {line['definition'][:8]} is allowed, {line['mode']}, beside those before it"
+        case "charge":
+            why = "opened" if line["state"] == "opening" else "not opened: the words of the dealer were wrong"
+            return (
+                f"tables are {why}; charged to {line['objects']:,} objects, of which one has epsilon "
+                f"{release_words(line['epsilon'])} now, at delta {line['delta']:g}"
+            )
+        case "release":
+            return f"this site's share of the tables, made in attempt {line['epoch']}: {size(line['size'])}"
+        case "model":
+            return f"model {line['sha256'][:8]} is accepted"
+        case "labelling":
+            return f"labels of {line['objects']:,} objects are opened to their other holders"
+        case "allow-release":
+            return f"one release of definition {line['definition'][:8]} is allowed, beyond the policy"
         case "end":
             return f"attempt {line['epoch']} ends: {line['state']}; signed"
         case "allow-roster":

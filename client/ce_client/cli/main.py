@@ -9,6 +9,7 @@ import click
 from ce import __version__
 from ce.cli.entry import CONTEXT, EXIT_CODES, Commands, add_completion, enter, log_level_option
 from ce.service.logs import configure
+from ce_client.cli.budget import allow_release, budget
 from ce_client.cli.decisions import allow_definition, allow_redraw, allow_roster, approve, decline, preview
 from ce_client.cli.jobs import forget, jobs, show
 from ce_client.cli.ledger import ledger
@@ -34,8 +35,10 @@ def cli(log_level: str) -> None:
 
 cli.add_section("Set up", init, fingerprint, trust, check, request)
 cli.add_section("Run", run)
-cli.add_section("Jobs", jobs, show, preview, approve, decline, allow_roster, allow_definition, allow_redraw)
-cli.add_section("Ledger and clean-up", ledger, forget)
+cli.add_section(
+    "Jobs", jobs, show, preview, approve, decline, allow_roster, allow_definition, allow_release, allow_redraw
+)
+cli.add_section("Ledger and clean-up", ledger, budget, forget)
 add_completion(cli, "ce-client")
 
 

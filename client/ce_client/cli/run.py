@@ -22,6 +22,7 @@ from ce.labels import LabelTable
 from ce.labels.randomised import Randomisation, randomise
 from ce.policy import Policy
 from ce.service.allocator import give_back_large_arrays
+from ce.service.blas_threads import use_one_blas_thread
 from ce.service.core_dumps import forbid_core_dumps
 from ce.service.logs import configure, relay_native_stderr
 from ce_client.cli.options import config_option, read_config
@@ -58,6 +59,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
     forbid_core_dumps()
     give_back_large_arrays()
+    use_one_blas_thread()
     _use_proxy(settings)
     site_files = SiteFiles.open(settings)
     # Errors in these files are reported now rather than when a job is offered.
@@ -155,7 +157,11 @@ def _rules(policy: Policy) -> str:
     minimums = ("min_sites", "min_objects", "min_foreign_columns", "min_classifiers", "min_cluster")
     required = ", ".join(f"{name} {getattr(policy, name)}" for name in minimums)
     below = "is excluded" if policy.below_minimum == "exclude" else "makes this site refuse"
-    shared = "are in totals that are opened" if policy.shared_objects == "totals" else "take no part"
+    shared = {
+        "sealed": "take part in sealed jobs only",
+        "exclude": "take no part",
+        "totals": "are in totals that are opened",
+    }[policy.shared_objects]
     begins = "by itself" if policy.consent == "auto" else "when it is approved here"
     return f"{required}; what is below {below}; objects that other sites hold too {shared}; a job begins {begins}"
 

@@ -19,6 +19,7 @@ from ce_client.attempt.rounds import results_of
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.job_index import AWAITING_CONSENT, JobEntry, JobIndex
 from ce_client.state.ledger import Ledger
+from ce_client.state.releases.store import Releases
 from ce_proto.v1 import site_pb2 as pb
 
 log = logging.getLogger("ce_client")
@@ -45,6 +46,8 @@ class SiteJobs:
             if entry.state == "done":  # results that could not be published when the job ended
                 self._publish(entry.job, entry.epoch)
         self._results.discard_all_but(entry.job for entry in entries if not entry.over or entry.state == "done")
+        self._releases = Releases(self._settings.state)
+        self._releases.begin((entry.job for entry in entries if not entry.over), ledger, site_files.policy().max_delta)
 
     def held(self) -> list[pb.Held]:
         """The jobs for Hello, at most `MOST_HELD`: those in memory, and those under way when a former daemon ended."""
@@ -87,6 +90,10 @@ class SiteJobs:
         if message.state == "waits":
             return
         self._site_files.checkpoints.remove(message.job)
+        try:
+            self._releases.over(message.job)
+        except CeError as error:
+            log.error("the end of a job is not in its releases", extra=fields(job=message.job, reason=str(error)))
         known = self._job_index.find(message.job)
         if attempt is not None or (known is not None and not known.over):
             self._note_end(message, attempt)

@@ -12,6 +12,7 @@ from typing import Any
 from ce.protocol.minimums import RuleCheck
 from ce_client.state.disclosures import Budget
 from ce_client.state.files import damaged, name_of, read_json, remove, write_json
+from ce_client.state.releases.accounts import ReleaseCost
 
 DIRECTORY = "previews"
 #: How version 0.1.0 named the key `required`.
@@ -25,7 +26,7 @@ class PreviewArray:
     name: str
     step: str  # the step whose tasks ask for it
     shape: tuple[int, ...]
-    mode: str  # "plain", "masked" or "blind"
+    mode: str  # "plain", "masked", "blind" or "sealed"
     contributors: tuple[str, ...]  # the sites whose parts are in the total, this site among them
     rules: tuple[RuleCheck, ...] = ()
 
@@ -39,6 +40,25 @@ class Excluded:
     rule: str
     required: int
     found: int
+
+
+@dataclass(frozen=True)
+class PreviewRelease:
+    """The tables that a sealed job opens, and what they cost this site's objects."""
+
+    tables: int  # of pairs of columns
+    cells: int  # of all tables
+    sigma: float | None  # of the noise that is left if colluding sites subtract theirs; None: there is no noise
+    opened_sd: float  # standard deviation of the noise in each opened cell
+    cost: ReleaseCost
+
+    @property
+    def sentence(self) -> str:
+        noise = "without noise" if self.sigma is None else f"with noise of standard deviation {self.opened_sd:,.3g}"
+        return (
+            f"{self.tables:,} tables of pairs of columns, {self.cells:,} cells, are opened to all sites and the "
+            f"coordinator, once, {noise}"
+        )
 
 
 @dataclass(frozen=True)
@@ -62,7 +82,8 @@ class Preview:
     waits_for_consent: bool = False
     warnings: tuple[str, ...] = ()  # what to know before this job is approved
     definition: dict[str, Any] = field(default_factory=dict)  # every key of the job
-    budget: Budget | None = None  # of definitions; None in previews of version 0.1.0
+    budget: Budget | None = None  # of definitions; None in previews of version 0.1.0, and of sealed jobs
+    release: PreviewRelease | None = None  # of sealed jobs
 
     def as_dict(self) -> dict[str, Any]:
         """The preview as `ce-client preview --format json` prints it.
@@ -118,10 +139,13 @@ def _preview(content: dict[str, Any]) -> Preview:
     )
     excluded = tuple(Excluded(**_current_keys(entry)) for entry in content["excluded"])
     budget = Budget(**content["budget"]) if content.get("budget") else None
+    release = content.get("release")
+    if release:
+        release = PreviewRelease(**{**release, "cost": ReleaseCost(**release["cost"])})
     lists = {"sites": tuple(content["sites"]), "warnings": tuple(content.get("warnings", ()))}
     # Version 0.1.0 did not write it; in its jobs all columns of an object took part.
     content = {"epsilon_row": sum(content.get("epsilon", {}).values()), **content}
-    return Preview(**{**content, **lists, "arrays": arrays, "excluded": excluded, "budget": budget})
+    return Preview(**{**content, **lists, "arrays": arrays, "excluded": excluded, "budget": budget, "release": release})
 
 
 def _current_keys(written: dict[str, Any]) -> dict[str, Any]:

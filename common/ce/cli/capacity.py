@@ -11,7 +11,7 @@ import click
 from ce import capacity as formulas
 from ce.cli.output import fact_table, format_option, show_table
 from ce.cli.output import size as readable
-from ce.declarations.registry import DEFAULT, model_names
+from ce.declarations.registry import DEFAULT, find_model, model_names
 from ce.job import PRIVACY
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,9 +40,11 @@ def _count(name: str, help_: str, default: int | None = None, smallest: int = 1)
 @_count("--restarts", "Starts.", 5)
 @_count("--iterations", "Iterations.", 100, 0)
 @click.option("--model", type=click.Choice(model_names()), default=DEFAULT, show_default=True, help="What is fitted.")
-@click.option("--privacy", type=click.Choice(PRIVACY), default="masked", show_default=True, help="How sums travel.")
+@click.option(
+    "--privacy", type=click.Choice(PRIVACY), help="How sums travel. Default: masked; sealed for models without sums."
+)
 @format_option
-def capacity(format_: str, restarts: int, **given: Any) -> None:
+def capacity(format_: str, restarts: int, privacy: str | None, model: str, **given: Any) -> None:
     """What a job of a given size would take, at most: bytes on the wire, memory and disk.
 
     All sites are assumed to be of the same size. docs/capacity.md has the formulas, and how accurate they are.
@@ -51,10 +53,27 @@ def capacity(format_: str, restarts: int, **given: Any) -> None:
     Examples:
       ce capacity --sites 4 --objects 100000 --columns 6 --shared-columns 6 --categories 12 --clusters 10
       ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --categories 12 --clusters 10 --privacy blind
+      ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --categories 12 --clusters 10 --model pairs
     """
-    job = formulas.Size(starts=restarts, **given)
+    sealed = find_model(model).sealed
+    job = formulas.Size(starts=restarts, model=model, privacy=privacy or ("sealed" if sealed else "masked"), **given)
+    facts = _sealed(job) if sealed else _over_totals(job)
+    if format_ == "json":
+        click.echo(json.dumps({name.replace(", ", " ").replace(" ", "_"): round(fact) for name, fact in facts.items()}))
+        return
+    table = fact_table()
+    for name, fact in facts.items():
+        table.add_row(name, f"{fact:,}" if name in _NUMBERS else readable(fact))
+    show_table(table)
+
+
+#: What is not counted in bytes.
+_NUMBERS = ("exchanges", "bits of a word")
+
+
+def _over_totals(job: formulas.Size) -> dict[str, float]:
     iteration = formulas.iteration_traffic(job)
-    facts = {
+    return {
         "exchanges": formulas.exchanges(job),
         "to a site, each iteration": iteration.down,
         "from a site, each iteration": iteration.up,
@@ -65,10 +84,22 @@ def capacity(format_: str, restarts: int, **given: Any) -> None:
         "checkpoints at a site": formulas.CHECKPOINTS * formulas.site_checkpoint(job),
         "ledger at a site": formulas.ledger_bytes(job),
     }
-    if format_ == "json":
-        click.echo(json.dumps({name.replace(", ", " ").replace(" ", "_"): round(fact) for name, fact in facts.items()}))
-        return
-    table = fact_table()
-    for name, fact in facts.items():
-        table.add_row(name, f"{fact:,}" if name == "exchanges" else readable(fact))
-    show_table(table)
+
+
+def _sealed(job: formulas.Size) -> dict[str, float]:
+    from ce import sealed_capacity as sealed  # its sizes are those of a protocol that needs libraries
+
+    shape = sealed.SealedShape.even(job)
+    enrolment = sealed.enrolment_traffic(job)
+    # The last site by name is sent what the dealer makes; the others less.
+    last, first = shape.sites[-1], shape.sites[0]
+    return {
+        "exchanges": sealed.exchanges(shape),
+        "bits of a word": shape.bits,
+        "to a site, at most": enrolment.down + sealed.site_traffic(shape, last).down,
+        "from a site, at most": enrolment.up + max(sealed.site_traffic(shape, site).up for site in (first, last)),
+        "on the wire, all sites": job.sites * enrolment.both + sealed.rounds_traffic(shape),
+        "memory at the coordinator": max(sealed.coordinator_memory(shape), formulas.alignment_memory(job)),
+        "memory at a site": sealed.site_memory(shape, last, job.objects, job.columns),
+        "on the disk of a site": sealed.site_disk(shape, last),
+    }

@@ -8,7 +8,7 @@ that column. What is left must still be a crowd. For each array that would leave
     min_objects          objects of this site in a shared column or held by it alone, objects of a shared block
     min_foreign_columns  clusterings in a shared block's total that a viewer neither holds nor knows the beta of
     min_classifiers      classifiers in a shared block's votes that a viewer does not hold
-    shared_objects       whether totals of objects that other sites hold too are opened at all
+    shared_objects       whether objects that other sites hold too take part: in totals, in sealed jobs, in no job
     one set of holders   all shared clusterings of this site have the same holders; in `masked`
     rare categories      categories of a shared column that enough holders have enough labels of: labels of the others
                          are missing in the job (`ce.protocol.topology.vocabularies`); a column without any is left out
@@ -18,6 +18,17 @@ than its block has columns: the last two rules are checked again, object by obje
 sites have been counted and before anything else leaves. What falls below is left out of the job (objects, a column) or
 the job is refused, as the policy says; a total over all sites cannot be left out. Objects that other sites hold too are
 left out before any other rule is checked, unless the policy opens their totals: then the other rules apply to them.
+A sealed job opens no total of a column or an object. What leaves are tables of pairs of columns with the noise of all
+sites in them, and the winner of each shared object, which the members of its block see. So of these rules there remain
+min_sites over the roster, those about categories, and, because each member of a block knows its own score of an object
+and everybody all parameters, min_foreign_columns in the winner of each shared block: of a block of two the other member
+sees what this site's columns alone decide. Nothing is counted object by object; where this site has fewer labels of an
+object than that, it scores the object as unlabelled. Further rules of sealed jobs:
+
+    members of a block   at most 63
+    exact tables         without noise: categories (less one of each column) of every site, times 20, are at most the
+                         objects of the job, and for another holder of this site's objects those that both hold
+
 `SiteMinimums` is used by the daemon and by the simulation.
 """
 
@@ -45,14 +56,26 @@ PRIVATE = Scope("private")
 HOME = ""
 #: The rule by which objects that other sites hold too are left out.
 SHARED_OBJECTS = "shared_objects"
-_WITHOUT_SHARED = (
-    'use objects that the sites hold alone; or, at the sites, shared_objects = "totals" in policy.toml opens totals of '
+_HELD_ALONE = (
+    'objects that the sites hold alone; or, at the sites, shared_objects = "totals" in policy.toml opens totals of '
     "shared objects, from which labels can be read (docs/threat-model.md)"
 )
+#: What to do without them, by what the policy says.
+_WITHOUT_SHARED = {
+    "sealed": f'use a sealed job (model = "pairs"), in which they take part, or {_HELD_ALONE}',
+    "exclude": f"use {_HELD_ALONE}",
+}
 #: The rule by which all shared columns of a site have the same holders.
 ONE_SET_OF_HOLDERS = "one set of holders"
 #: The rule about categories of shared columns that too few sites have.
 RARE_CATEGORIES = "rare categories"
+#: The rule about categories and objects of sealed jobs without noise.
+EXACT_TABLES = "exact tables"
+#: At rank/objects of 0.3 foreign labels follow from exact tables; this leaves a factor of 6.
+_OBJECTS_PER_CATEGORY = 20
+#: The rule about the size of a block in sealed jobs, whose words have room for so many shares.
+MEMBERS = "members of a block"
+MOST_MEMBERS = 63
 
 
 @dataclass(frozen=True)
@@ -113,10 +136,12 @@ def exclusion_counts(excluded: Iterable[Exclusion]) -> tuple[ExclusionCount, ...
 class Rules:
     """One site's rules in one job."""
 
-    def __init__(self, policy: Policy, mode: str, site: str, *, linear: bool = False) -> None:
-        """`linear`: the model's object sums can be taken apart, so that no column hides another (`Model.linear`)."""
+    def __init__(self, policy: Policy, mode: str, site: str, *, linear: bool = False, exact: bool = False) -> None:
+        """`linear`: the model's object sums can be taken apart, so that no column hides another (`Model.linear`).
+        `exact`: the tables of a sealed job have no noise."""
         self._policy = policy
         self._linear = linear
+        self._exact = exact
         self._mode = mode
         self._site = site
 
@@ -128,18 +153,18 @@ class Rules:
         While there are shared objects to leave out, only they are: which objects and columns fall below a minimum
         depends on what all sites leave out, and is known after the next alignment.
         """
-        arrays: dict[str, tuple[RuleCheck, ...]] = {EVERYTHING: (self._crowd(view.sites, enrolled),)}
+        everything = (self._crowd(view.sites, enrolled), *self._exact_tables(view, enrolled))
+        arrays: dict[str, tuple[RuleCheck, ...]] = {EVERYTHING: everything}
         broken: list[tuple[str, RuleCheck]] = [
             (EVERYTHING, check) for check in arrays[EVERYTHING] if not check.satisfied
         ]
-        if self._policy.shared_objects != "totals" and any(b.shared and b.size for b in view.blocks.values()):
+        if self._excludes_shared and any(b.shared and b.size for b in view.blocks.values()):
             return self._without_shared(view, table, rows, arrays, broken)
         objects: list[tuple[RuleCheck, NDArray[np.bool_]]] = []
         for block in view.blocks.values():
             if block.size:
                 scope = Scope.of_block(block.index) if block.shared else PRIVATE
-                about = self._block(block, view, enrolled) if block.shared else self._private(block, enrolled)
-                arrays[scope] = checks = tuple(about)
+                arrays[scope] = checks = tuple(self._of_objects(block, view, enrolled))
                 if below := [check for check in checks if not check.satisfied]:
                     objects.append((below[0], _mask(table.n_objects, rows[block.index])))
                     broken += [(scope, check) for check in below]
@@ -154,11 +179,20 @@ class Rules:
                 if below := [check for check in checks if not check.satisfied]:
                     columns.append((below[0], name))
                     broken += [(scope, check) for check in below]
-        for name, check in (*self._contested(view), *self._other_holders(view)):
+        for name, check in () if self._sealed else (*self._contested(view), *self._other_holders(view)):
             if not check.satisfied and name not in {gone for _, gone in columns}:
                 columns.append((check, name))
                 broken.append((COLUMNS, check))
         return Findings(arrays, tuple(objects), tuple(columns), tuple(broken))
+
+    @property
+    def _sealed(self) -> bool:
+        return self._mode == "sealed"
+
+    @property
+    def _excludes_shared(self) -> bool:
+        """Whether objects that other sites hold too take no part in this job."""
+        return self._policy.shared_objects not in ("totals", *(("sealed",) if self._sealed else ()))
 
     def _without_shared(
         self,
@@ -213,7 +247,7 @@ class Rules:
         """Raises Refused, by the rule's name, where the policy or the rule leaves no other way."""
         for scope, check in findings.broken:
             if scope == EVERYTHING or (self._policy.below_minimum == "refuse" and check.rule != SHARED_OBJECTS):
-                raise Refused(check.rule, _sentence(check))
+                raise Refused(check.rule, _sentence(check, self._mode))
 
     def _crowd(self, contributors: tuple[str, ...], enrolled: Mapping[str, EnrolmentSummary]) -> RuleCheck:
         count = sum(enrolled[site].objects >= self._policy.min_objects for site in contributors)
@@ -240,7 +274,7 @@ class Rules:
     def refuse_missing_labels(self, labels: int) -> None:
         """Raises Refused if labels would be missing in the job, and the policy does not leave anything out."""
         if labels and self._policy.below_minimum == "refuse":
-            raise Refused(RARE_CATEGORIES, _sentence(RuleCheck(RARE_CATEGORIES, 1, 0)))
+            raise Refused(RARE_CATEGORIES, _sentence(RuleCheck(RARE_CATEGORIES, 1, 0), self._mode))
 
     def _contested(self, view: SiteView) -> Iterator[tuple[str, RuleCheck]]:
         """Who has a cell is added up, too, over the members of a block that hold the column."""
@@ -260,6 +294,31 @@ class Rules:
         for group in groups:
             if group is not chosen:
                 yield from ((column.name, RuleCheck(ONE_SET_OF_HOLDERS, 1, 0)) for column in group.columns)
+
+    def _of_objects(
+        self, block: Block, view: SiteView, enrolled: Mapping[str, EnrolmentSummary]
+    ) -> Iterator[RuleCheck]:
+        """All that is checked of a block's objects."""
+        if self._sealed:
+            return self._sealed_block(block, view, enrolled) if block.shared else iter(())
+        return self._block(block, view, enrolled) if block.shared else self._private(block, enrolled)
+
+    def _sealed_block(
+        self, block: Block, view: SiteView, enrolled: Mapping[str, EnrolmentSummary]
+    ) -> Iterator[RuleCheck]:
+        """A shared block of a sealed job: what the winners tell each other member about this site's labels."""
+        viewers = self._viewers(block.members)
+        hiding = min(_unknown_to(viewer, "clustering", block, enrolled) for viewer in viewers)
+        yield RuleCheck("min_foreign_columns", self._policy.min_foreign_columns, hiding)
+        yield RuleCheck(MEMBERS, 1, int(len(block.members) <= MOST_MEMBERS))
+        for viewer in viewers if self._exact else ():
+            common = sum(other.size for other in view.blocks.values() if viewer in other.members)
+            yield RuleCheck(EXACT_TABLES, _OBJECTS_PER_CATEGORY * _rank(enrolled[viewer]), common)
+
+    def _exact_tables(self, view: SiteView, enrolled: Mapping[str, EnrolmentSummary]) -> Iterator[RuleCheck]:
+        if self._exact:
+            rank = max(_rank(enrolled[site]) for site in view.sites)
+            yield RuleCheck(EXACT_TABLES, _OBJECTS_PER_CATEGORY * rank, view.sizes.objects)
 
     def _block(self, block: Block, view: SiteView, enrolled: Mapping[str, EnrolmentSummary]) -> Iterator[RuleCheck]:
         policy = self._policy
@@ -287,6 +346,11 @@ class Rules:
             ("clustering", "min_foreign_columns", self._policy.min_foreign_columns),
             ("classifier", "min_classifiers", self._policy.min_classifiers),
         )
+
+
+def _rank(summary: EnrolmentSummary) -> int:
+    """How many independent columns of 0 and 1 the labels of a site have, at most, beside that of all ones."""
+    return sum(column.categories - 1 for column in summary.columns if column.kind == "clustering" and column.categories)
 
 
 def _columns_in(members: tuple[str, ...], kind: Kind, enrolled: Mapping[str, EnrolmentSummary]) -> int:
@@ -318,7 +382,7 @@ def _stays(summary: EnrolmentSummary, column: str, holders: int) -> bool:
     return summary.wishes.min_sites <= holders and summary.labels(column) >= enough
 
 
-def _sentence(check: RuleCheck) -> str:
+def _sentence(check: RuleCheck, mode: str) -> str:
     what = {
         "min_sites": "sites with enough objects would be in a total",
         "min_objects": "objects would be in a part that this site sends",
@@ -326,8 +390,15 @@ def _sentence(check: RuleCheck) -> str:
         "min_classifiers": "classifiers would hide each other in the votes on an object that several sites hold",
         ONE_SET_OF_HOLDERS: "columns with other holders than most would tell this site apart in the sums of the others",
         RARE_CATEGORIES: "categories of a column that several sites hold have enough labels at enough of them",
+        EXACT_TABLES: "objects would be in exact tables of two sites with many categories",
+        MEMBERS: f"more than {MOST_MEMBERS} sites hold the same objects",
     }[check.rule]
-    if check.rule == ONE_SET_OF_HOLDERS:
+    if mode == "sealed":
+        what = {
+            "min_sites": "sites with enough objects would be in the tables",
+            "min_foreign_columns": "clusterings would decide an object's label beside those of a site that sees it",
+        }.get(check.rule, what)
+    if check.rule in (ONE_SET_OF_HOLDERS, MEMBERS):
         return what
     return f"{check.found} {what}; this site requires {check.required}"
 
@@ -350,8 +421,10 @@ def with_thin_objects(
     return replace(findings, objects=(*findings.objects, *found), broken=broken)
 
 
-def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[Exclusion, ...]]:
-    """The table without what falls below, and what that was: each object under the first rule that it breaks."""
+def left_out(findings: Findings, table: LabelTable, shared_objects: str) -> tuple[LabelTable, tuple[Exclusion, ...]]:
+    """The table without what falls below, and what that was: each object under the first rule that it breaks.
+
+    `shared_objects`: what the policy says about them."""
     left = np.zeros(table.n_objects, dtype=bool)
     objects: dict[str, Exclusion] = {}
     for check, which in findings.objects:
@@ -370,7 +443,7 @@ def left_out(findings: Findings, table: LabelTable) -> tuple[LabelTable, tuple[E
         rule = findings.broken[0][1].rule
         if rule == SHARED_OBJECTS:
             sentence = "other sites hold every object of this site too, and it leaves such objects out"
-            raise Refused(rule, f"{sentence}: {_WITHOUT_SHARED}")
+            raise Refused(rule, f"{sentence}: {_WITHOUT_SHARED[shared_objects]}")
         raise Refused(rule, "all objects or all columns of this site would have to be left out of the job")
     return rest, tuple(e for e in (*objects.values(), *columns.values()) if e.objects or e.columns)
 
@@ -391,15 +464,24 @@ class SiteMinimums:
     """
 
     def __init__(
-        self, policy: Policy, mode: str, site: str, table: LabelTable, *, linear: bool, job_key: bytes | None = None
+        self,
+        policy: Policy,
+        mode: str,
+        site: str,
+        table: LabelTable,
+        *,
+        linear: bool = False,
+        exact: bool = False,
+        job_key: bytes | None = None,
     ) -> None:
-        """`linear`: see `Rules`. `job_key`: with it, categories go by tokens between the sites."""
+        """`linear`, `exact`: see `Rules`. `job_key`: with it, categories go by tokens between the sites."""
         self.table = table
         self.participating = table
         self.wishes = Wishes.of(policy.min_sites, policy.min_objects)
         self._left_out: tuple[Exclusion, ...] = ()
         self._job_key = job_key
-        self._rules = Rules(policy, mode, site, linear=linear)
+        self._shared_objects = policy.shared_objects
+        self._rules = Rules(policy, mode, site, linear=linear, exact=exact)
         self._aligned: tuple[SiteView, Mapping[str, EnrolmentSummary], Mapping[int, Rows], Findings] | None = None
 
     @property
@@ -446,14 +528,14 @@ class SiteMinimums:
         """Raises Refused where the policy or the rule leaves no other way."""
         try:
             self._rules.refuse(findings)
-            self.table, more = left_out(findings, self.table)
+            self.table, more = left_out(findings, self.table, self._shared_objects)
         except Refused as refused:
             shared = sum(exclusion.objects for exclusion in self.excluded if exclusion.rule == SHARED_OBJECTS)
             if not shared:
                 raise
             sentence = str(refused).removesuffix(f" (rule: {refused.rule})")
             why = f"{shared:,} objects that other sites hold too were left out before, by the rule {SHARED_OBJECTS}"
-            raise Refused(refused.rule, f"{sentence}; {why}: {_WITHOUT_SHARED}") from refused
+            raise Refused(refused.rule, f"{sentence}; {why}: {_WITHOUT_SHARED[self._shared_objects]}") from refused
         self.participating = self.table
         self._left_out = (*self._left_out, *more)
         self._aligned = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.job import Job
+from ce.job import EXACT, Job
 from ce.labels import LabelTable
 from ce.policy import Policy
 from ce.protocol.attempt import Attempt
@@ -71,7 +71,7 @@ def run_sealed(
     `entropy` and `records`, by site, are for tests: without them random bytes are the system's, and records are empty.
     """
     minimums = {
-        site: SiteMinimums(policy, job.privacy, site, tables[site], linear=False, job_key=job_key)
+        site: SiteMinimums(policy, job.privacy, site, tables[site], exact=job.epsilon == EXACT, job_key=job_key)
         for site, policy in (policies or {}).items()
     }
     while True:

@@ -69,7 +69,7 @@ class DrainResponse(_message.Message):
     def __init__(self, jobs: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "state", "model", "privacy", "operator", "epoch", "submitted_s", "changed_s", "deadline_s", "sites", "layout", "objects", "iteration", "max_iterations", "starts_running", "bound_path", "exchanges", "exchanges_per_s", "bytes", "reason", "rule", "exit_code", "now_s", "exchanges_kept", "left_behind", "objects_in_fit", "excluded")
+    __slots__ = ("job", "state", "model", "privacy", "operator", "epoch", "submitted_s", "changed_s", "deadline_s", "sites", "layout", "objects", "iteration", "max_iterations", "starts_running", "bound_path", "exchanges", "exchanges_per_s", "bytes", "reason", "rule", "exit_code", "now_s", "exchanges_kept", "left_behind", "objects_in_fit", "excluded", "phase", "warnings")
     JOB_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +97,8 @@ class JobStatus(_message.Message):
     LEFT_BEHIND_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_IN_FIT_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     job: str
     state: str
     model: str
@@ -124,7 +126,9 @@ class JobStatus(_message.Message):
     left_behind: _containers.RepeatedScalarFieldContainer[str]
     objects_in_fit: int
     excluded: _containers.RepeatedCompositeFieldContainer[SiteExclusion]
-    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., privacy: _Optional[str] = ..., operator: _Optional[str] = ..., epoch: _Optional[int] = ..., submitted_s: _Optional[float] = ..., changed_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ..., layout: _Optional[str] = ..., objects: _Optional[int] = ..., iteration: _Optional[int] = ..., max_iterations: _Optional[int] = ..., starts_running: _Optional[int] = ..., bound_path: _Optional[_Iterable[float]] = ..., exchanges: _Optional[int] = ..., exchanges_per_s: _Optional[float] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ..., rule: _Optional[str] = ..., exit_code: _Optional[int] = ..., now_s: _Optional[float] = ..., exchanges_kept: _Optional[int] = ..., left_behind: _Optional[_Iterable[str]] = ..., objects_in_fit: _Optional[int] = ..., excluded: _Optional[_Iterable[_Union[SiteExclusion, _Mapping]]] = ...) -> None: ...
+    phase: str
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[str] = ..., state: _Optional[str] = ..., model: _Optional[str] = ..., privacy: _Optional[str] = ..., operator: _Optional[str] = ..., epoch: _Optional[int] = ..., submitted_s: _Optional[float] = ..., changed_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., sites: _Optional[_Iterable[_Union[SiteStatus, _Mapping]]] = ..., layout: _Optional[str] = ..., objects: _Optional[int] = ..., iteration: _Optional[int] = ..., max_iterations: _Optional[int] = ..., starts_running: _Optional[int] = ..., bound_path: _Optional[_Iterable[float]] = ..., exchanges: _Optional[int] = ..., exchanges_per_s: _Optional[float] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ..., rule: _Optional[str] = ..., exit_code: _Optional[int] = ..., now_s: _Optional[float] = ..., exchanges_kept: _Optional[int] = ..., left_behind: _Optional[_Iterable[str]] = ..., objects_in_fit: _Optional[int] = ..., excluded: _Optional[_Iterable[_Union[SiteExclusion, _Mapping]]] = ..., phase: _Optional[str] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class SiteExclusion(_message.Message):
     __slots__ = ("site", "rule", "objects", "columns", "labels")

@@ -14,6 +14,7 @@ class Feature(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEATURE_CHECKPOINTS: _ClassVar[Feature]
     FEATURE_BLIND: _ClassVar[Feature]
     FEATURE_SOFT_LABELS: _ClassVar[Feature]
+    FEATURE_SEALED: _ClassVar[Feature]
 
 class ColumnKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -55,6 +56,7 @@ FEATURE_UNSPECIFIED: Feature
 FEATURE_CHECKPOINTS: Feature
 FEATURE_BLIND: Feature
 FEATURE_SOFT_LABELS: Feature
+FEATURE_SEALED: Feature
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_CLUSTERING: ColumnKind
 COLUMN_KIND_CLASSIFIER: ColumnKind
@@ -343,7 +345,7 @@ class Vocabulary(_message.Message):
     def __init__(self, column: _Optional[str] = ..., categories: _Optional[int] = ...) -> None: ...
 
 class Alignment(_message.Message):
-    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "chunks", "revision", "needs_two_exchanges", "shared_by_all", "private_objects")
+    __slots__ = ("job", "epoch", "sizes", "blocks", "columns", "chunks", "revision", "needs_two_exchanges", "shared_by_all", "private_objects", "other_columns")
     JOB_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SIZES_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +356,7 @@ class Alignment(_message.Message):
     NEEDS_TWO_EXCHANGES_FIELD_NUMBER: _ClassVar[int]
     SHARED_BY_ALL_FIELD_NUMBER: _ClassVar[int]
     PRIVATE_OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    OTHER_COLUMNS_FIELD_NUMBER: _ClassVar[int]
     job: str
     epoch: int
     sizes: Sizes
@@ -364,7 +367,8 @@ class Alignment(_message.Message):
     needs_two_exchanges: bool
     shared_by_all: bool
     private_objects: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., needs_two_exchanges: _Optional[bool] = ..., shared_by_all: _Optional[bool] = ..., private_objects: _Optional[_Iterable[int]] = ...) -> None: ...
+    other_columns: _containers.RepeatedCompositeFieldContainer[ColumnView]
+    def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., sizes: _Optional[_Union[Sizes, _Mapping]] = ..., blocks: _Optional[_Iterable[_Union[BlockView, _Mapping]]] = ..., columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., revision: _Optional[int] = ..., needs_two_exchanges: _Optional[bool] = ..., shared_by_all: _Optional[bool] = ..., private_objects: _Optional[_Iterable[int]] = ..., other_columns: _Optional[_Iterable[_Union[ColumnView, _Mapping]]] = ...) -> None: ...
 
 class EnrolmentSummary(_message.Message):
     __slots__ = ("site", "objects", "columns", "pseudonym_digest", "signature", "revision", "key_commitment", "min_sites", "min_objects")

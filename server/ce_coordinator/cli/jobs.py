@@ -15,10 +15,10 @@ from ce.cli.exclusions import not_in_the_fit
 from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table
 from ce.errors import InputError
 from ce.identity.files import make_directory, rewrite
-from ce.job import Job
+from ce.job import EXACT, Job
 from ce_coordinator.cli.operator_call import call
 from ce_coordinator.cli.options import config_option, next_command, read_config
-from ce_coordinator.cli.picture import left_out, progress, state_text
+from ce_coordinator.cli.picture import left_out, mode, progress, state_text
 from ce_coordinator.cli.plain import plain
 from ce_coordinator.cli.watch import watch_to_the_end
 from ce_proto.v1 import operator_pb2 as pb
@@ -100,13 +100,15 @@ def show(job: str, config: Path, format_: str) -> None:
     facts = fact_table()
     facts.add_row("job", Text(status.job))
     facts.add_row("state", state_text(status.state))
-    facts.add_row("model", f"{status.model}, {status.privacy} sums")
+    facts.add_row("model", f"{status.model}, {mode(status.privacy)}")
     facts.add_row("submitted", f"{_when(status.submitted_s)} by {status.operator}")
     facts.add_row("attempt", str(status.epoch))
     if status.layout:
         facts.add_row("layout", f"{status.layout}, {status.objects:,} objects")
     for name, value in progress(status):
         facts.add_row(name, value)
+    for warning in status.warnings:
+        facts.add_row("warning", Text(warning))
     if status.reason:
         facts.add_row("reason", Text(status.reason))
     if status.rule:
@@ -182,8 +184,10 @@ def result(job: str, out: Path, config: Path, format_: str) -> None:
     make_directory(out)
     path = out / f"{answer.job}.json"
     rewrite(path, (json.dumps(report, indent=2) + "\n").encode())
-    sizes = ", ".join("withheld" if n is None else f"{n:,}" for n in report.get("sizes", ()))
-    if "lower_bound" in report:
+    sizes = ", ".join("withheld" if n is None else f"{n:,}" for n in report.get("sizes") or ())
+    if report["privacy"] == "sealed":
+        found = _sealed_result(report)
+    elif "lower_bound" in report:
         found = f"bound {report['lower_bound']:,.4f} after {report['iterations']:,} iterations; sizes {sizes}"
         if report.get("withheld_by"):
             asked = ", ".join(report["withheld_by"])
@@ -217,6 +221,18 @@ def drain(config: Path, format_: str) -> None:
     answer = call(read_config(config), lambda stub, timeout: stub.Drain(pb.DrainRequest(), timeout=timeout))
     jobs = f"{answer.jobs:,} unfinished job{'s' * (answer.jobs != 1)}"
     say(format_, {"jobs": answer.jobs}, f"the coordinator stops with {jobs}: start it again to go on")
+
+
+def _sealed_result(report: dict[str, Any]) -> str:
+    """What a sealed job has found, in a sentence."""
+    noise = "without noise" if report["epsilon"] == EXACT else f"epsilon {report['epsilon']:g}"
+    clusters = report["clusters"]
+    found = (
+        f"{clusters:,} cluster{'s' * (clusters != 1)} from pair tables, {noise}; only the sites know labels and sizes"
+    )
+    if report["unlabelled"]:
+        found += f"; {report['unlabelled']:,} objects of sites that stayed away have no label"
+    return "; ".join([found, *report["warnings"]])
 
 
 def _connected(site: pb.SiteStatus) -> Text:

@@ -33,6 +33,7 @@ def picture(status: pb.JobStatus, *, rows: int = 20, ascii_only: bool = False) -
     for name, value in progress(status, ascii_only=ascii_only):
         facts.add_row(name, value)
     parts.append(facts)
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in status.warnings]
     if status.reason:
         parts.append(Text(status.reason, style="red"))
     return Group(*parts)
@@ -54,7 +55,9 @@ def progress(
     over = status.state in ENDS
     if objects := left_out(status):
         yield "objects", objects
-    if status.iteration:
+    if status.phase and not over:
+        yield "phase", f"{status.phase}, round {status.iteration:,} of at most {status.max_iterations:,}"
+    elif status.iteration:
         most = f" of at most {status.max_iterations:,}" if status.max_iterations else ""
         yield "iteration", f"{status.iteration:,}{'' if over else most + _starts(status)}"
     if status.bound_path:
@@ -126,12 +129,17 @@ def _head(status: pb.JobStatus) -> Text:
     head = Text.assemble((status.job, "bold"), "  ", state_text(status.state))
     if status.state not in ENDS:
         head.append(f" for {span(status.now_s - status.changed_s)}")
-    head.append(f"  {status.model}, {status.privacy} sums")
+    head.append(f"  {status.model}, {mode(status.privacy)}")
     if status.layout:
         head.append(f", {status.layout} layout, {status.objects:,} objects")
     if status.epoch > 1:
         head.append(f"  attempt {status.epoch}", style="yellow")
     return head
+
+
+def mode(privacy: str) -> str:
+    """How the sites compute together, in two words."""
+    return "sealed job" if privacy == "sealed" else f"{privacy} sums"
 
 
 def _sites(status: pb.JobStatus, rows: int, ascii_only: bool) -> Table:

@@ -8,7 +8,7 @@ This module passes each frame to the part that it belongs to, and says which com
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -21,9 +21,8 @@ from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.keys.handshake import refuse_different_keys
 from ce.protocol.topology.topology import refuse_clashing_columns
 from ce.service.checkpoint_id import CHECKPOINTS_PER_JOB, CheckpointId
-from ce.steps.model import Model
 from ce.transport.frames import Frame
-from ce_coordinator.core.attempt_rounds import Aligned, AttemptRounds, CheckpointDue, NextRound, Work, align_all
+from ce_coordinator.core.attempt_rounds import Aligned, AttemptRounds, CheckpointDue, NextRound, Work
 from ce_coordinator.core.attempt_setup import AttemptSetup
 from ce_coordinator.core.checkpoint_schedule import CheckpointSchedule
 from ce_coordinator.core.instructions import (
@@ -37,7 +36,8 @@ from ce_coordinator.core.instructions import (
 )
 from ce_coordinator.core.letter_relay import LetterRelay
 from ce_coordinator.core.limits import JobSettings
-from ce_coordinator.core.report import operator_report
+from ce_coordinator.core.modes.job_mode import JobMode
+from ce_coordinator.core.modes.sealed_rounds import SealedRounds
 from ce_coordinator.core.site_directory import SiteDirectory
 from ce_proto.v1 import site_pb2 as pb
 
@@ -90,22 +90,19 @@ class JobAttempt:
         self,
         attempt: Attempt,
         job: Job,
-        model: Model,
+        mode: JobMode,
         settings: JobSettings,
         directory: SiteDirectory,
         now: float,
     ) -> None:
         self.trace = Trace()
-        self.setup = AttemptSetup(attempt, model.uses_votes, settings.limits)
+        self.setup = AttemptSetup(attempt, mode.uses_votes, settings.limits)
         self.letters: LetterRelay | None = None
         self.rounds: AttemptRounds | None = None
-        self._attempt = attempt
-        self._job = job
-        self._model = model
-        self._settings = settings
-        self._directory = directory
+        self._attempt, self._job, self._mode = attempt, job, mode
+        self._settings, self._directory = settings, directory
         self._schedule = CheckpointSchedule(settings.checkpoint_interval, now)
-        self._rate = ExchangeRate()
+        self.rate = ExchangeRate()
 
     # State.
 
@@ -128,18 +125,21 @@ class JobAttempt:
 
     @property
     def _with_checkpoints(self) -> bool:
-        """False if the software of a site writes none: then no site is asked for one."""
-        return not self._directory.any_lacks(pb.FEATURE_CHECKPOINTS, self._attempt.roster)
+        """False if the job has none, or the software of a site writes none: then no site is asked for one."""
+        return self._mode.has_checkpoints and not self._directory.any_lacks(
+            pb.FEATURE_CHECKPOINTS, self._attempt.roster
+        )
 
-    def exchanges_per_s(self, now: float) -> float:
-        return self._rate.per_s(now)
+    @property
+    def sealed(self) -> SealedRounds | None:
+        """The rounds of a sealed job, once its sites are aligned."""
+        return self.rounds if isinstance(self.rounds, SealedRounds) else None
 
     def report(self, left_behind: tuple[str, ...]) -> bytes:
         """The operator's result of a finished attempt."""
         assert self.rounds is not None
-        rounds, wishes = self.rounds, {**self.setup.min_clusters, "": self._settings.min_cluster}
-        facts = (rounds.topology, self.setup.exclusions, rounds.outcome, rounds.exchanges, rounds.bytes)
-        return operator_report(self._job, *facts, wishes, left_behind)
+        wishes = {**self.setup.min_clusters, "": self._settings.min_cluster}
+        return self._mode.report(self.rounds, self.setup.exclusions, wishes, left_behind)
 
     def participation(self) -> dict[str, str | int | float]:
         """For the log: how many objects of how many took part, and which rules left out others."""
@@ -168,12 +168,17 @@ class JobAttempt:
             return self._received_in_letters(self.letters, site, kind, message)
         return self._received_in_rounds(self.letters, self.rounds, site, kind, message, now)
 
+    def go_on_without(self, sealed: SealedRounds, sites: Collection[str], now: float) -> list[Instruction]:
+        """A sealed job whose tables are opened goes on without all sites that it waits for."""
+        sealed.stop(sites)
+        return self._all_answered(sealed, now)
+
     # Computations and checkpoints.
 
     def aligned(self, result: Aligned) -> list[Instruction]:
         """The sites are aligned: each is sent what it shares with which others."""
         self.setup.exclusions.aligned(result.topology.sizes.objects)
-        rounds = self.rounds = AttemptRounds(self._attempt, result, self.setup.signed, self.setup.revision)
+        rounds = self.rounds = self._mode.rounds(self._attempt, result, self.setup.signed, self.setup.revision)
         self.setup.aligned = True
         return [self._send(site, rounds.alignment(site)) for site in self._connected]
 
@@ -213,7 +218,7 @@ class JobAttempt:
             self.setup.forget_objects()
             self.letters.forget()
         self._schedule.round_begun(now, rounds.exchanges, following.with_checkpoint)
-        self._rate.add(now, rounds.exchanges)
+        self.rate.add(now, rounds.exchanges)
         if following.resumed_from is not None:
             self.trace.bound_path = rounds.bound_path
         tasks = [self._send(site, rounds.task(site)) for site in self._connected if site in following.tasks]
@@ -242,7 +247,7 @@ class JobAttempt:
         setup.aligned = False
         refuse_clashing_columns(setup.enrolments)
         refuse_different_keys(self._attempt, {site: setup.signed[site][0] for site in self._attempt.roster})
-        relay = self.letters = LetterRelay(self._attempt, setup.signed, setup.revision)
+        relay = self.letters = LetterRelay(self._attempt, setup.signed, setup.revision, self._mode.lists)
         return [*(self._send(site, relay.introduction()) for site in self._connected), Changed(self._job.name)]
 
     def _received_in_letters(self, relay: LetterRelay, site: str, kind: str, message: Any) -> list[Instruction]:
@@ -303,24 +308,21 @@ class JobAttempt:
         if rounds.begun:
             due = self._with_checkpoints and self._schedule.due(now, rounds.exchanges)
             return [self._compute(rounds, rounds.advance(due))]
-        if rounds.common_checkpoints:
+        if self._with_checkpoints and rounds.common_checkpoints:
             job, epoch, context = self._job.name, self._attempt.epoch, rounds.checkpoint_context
             return [LoadCheckpoint(job, epoch, context, rounds.common_checkpoints)]
         return [self._compute(rounds, rounds.open())]
 
     def _align(self, relay: LetterRelay) -> Compute:
         """Who shares what, from all enrolments."""
-        enrolments, most_bytes = self.setup.enrolments, self._settings.limits.round_bytes
-        vocabularies = relay.vocabularies
+        enrolments, vocabularies = self.setup.enrolments, relay.vocabularies
+        most_bytes = self._settings.limits.round_bytes
         size = sum(len(enrolment.objects) for enrolment in enrolments.values())
-        return Compute(
-            self._job.name,
-            self._attempt.epoch,
-            size,
-            lambda: align_all(
-                self._model, enrolments, vocabularies, self.trace.progress, most_bytes, self._job.privacy
-            ),
-        )
+
+        def work() -> Aligned:
+            return self._mode.align(self._attempt, enrolments, vocabularies, self.trace.progress, most_bytes)
+
+        return Compute(self._job.name, self._attempt.epoch, size, work)
 
     def _compute(self, rounds: AttemptRounds, work: Work) -> Compute:
         return Compute(self._job.name, self._attempt.epoch, rounds.size, work)

@@ -11,20 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
-from ce.errors import InputError, LimitReached, MessageError
+from ce.errors import MessageError
 from ce.privacy.derivation import joined
 from ce.protocol.attempt import Attempt
-from ce.protocol.engine.aggregator import Aggregator, OpenRound, Outcome, Progress, add_chunk, end_answer
+from ce.protocol.engine.aggregator import Aggregator, OpenRound, Outcome, add_chunk, end_answer
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.task import Task, digests_of
-from ce.protocol.modes.aggregators import aggregator_for
-from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrolment_digest
-from ce.protocol.topology.site_view import Categories
-from ce.protocol.topology.topology import Rows, Topology, align, block_pseudonyms
+from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest
+from ce.protocol.topology.topology import Rows, Topology
 from ce.service.checkpoint_id import CheckpointId
-from ce.steps.model import Model, fits_the_ring
-from ce.transport.alignment_codec import alignment_frames, largest_header
-from ce.transport.array_chunks import CHUNK, LARGEST_HEADER, chunks_of
+from ce.transport.alignment_codec import alignment_frames
+from ce.transport.array_chunks import CHUNK, chunks_of
 from ce.transport.frames import Encoded, Frame, answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -56,40 +53,6 @@ class NextRound:
     exchanges: int  # that are finished, of earlier attempts, too, if this one resumes from them
     with_checkpoint: bool = False  # saved at the coordinator; the sites are asked to save theirs in this round
     resumed_from: CheckpointId | None = None
-
-
-def align_all(
-    model: Model,
-    enrolments: Mapping[str, Enrolment],
-    vocabularies: Mapping[str, Categories],
-    on_progress: Callable[[Progress], None],
-    most_bytes: int,
-    privacy: str,
-) -> Aligned:
-    """Who shares what, and the engine that goes on from there. `vocabularies`: of shared clusterings."""
-    topology, rows = align(enrolments, vocabularies)
-    if model.uses_votes and not topology.classifiers:
-        raise InputError("no classifier: no site has a column of votes, which this model needs beside the clusterings")
-    objects = topology.sizes.objects
-    if model.k > objects:
-        raise InputError(f"{model.k:,} consensus clusters or classes for {objects:,} objects: ask for fewer")
-    if not fits_the_ring(model, topology.sizes):
-        raise LimitReached("sums over so many objects and columns do not fit in 64 bits: split the job")
-    shared = sum(block.size for block in topology.blocks if block.shared)
-    cells = sum(len(column.categories) for column in topology.clusterings if column.shared)
-    needed = 8 * model.n_starts * model.k * (shared + cells)
-    if needed > most_bytes:
-        raise LimitReached(
-            f"one round of this job would take {needed / 1e9:,.1f} GB at the coordinator, whose limits.round_bytes is "
-            f"{most_bytes / 1e9:,.1f} GB: fewer restarts or clusters need less"
-        )
-    if largest_header(topology) > LARGEST_HEADER:
-        raise LimitReached(
-            "what one site would have to be sent about the columns and objects that it shares does not fit in a "
-            "message: fewer columns, or fewer different groups of sites that share objects, need less"
-        )
-    known = block_pseudonyms(topology, enrolments, rows)
-    return Aligned(topology, rows, aggregator_for(privacy, topology.whole(), model, on_progress, known))
 
 
 class _Frames(list[Encoded]):

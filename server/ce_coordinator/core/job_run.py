@@ -17,7 +17,6 @@ from typing import Any
 
 from ce.errors import CeError, InputError, JobFailed, LimitReached, MessageError, Refused
 from ce.job import Job
-from ce.models.registry import model_without_labels
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.snapshots import Snapshot
 from ce.service.checkpoint_id import CheckpointId
@@ -34,14 +33,14 @@ from ce_coordinator.core.instructions import (
     Send,
 )
 from ce_coordinator.core.limits import JobSettings, Limits
+from ce_coordinator.core.modes.choice import missing_feature, mode_of, unfit_roster
+from ce_coordinator.core.modes.dropout import cannot_go_on, listed
 from ce_coordinator.core.records import JobRecord, JobState
 from ce_coordinator.core.site_directory import SiteDirectory
 from ce_proto.v1 import site_pb2 as pb
 
 #: A site that sends a message that it must not send is disconnected and may reconnect; this often, then the job fails.
 STRIKES = 3
-#: A job that continues without some of its sites needs at least this many others.
-FEWEST_SITES = 2
 
 
 class JobRun:
@@ -52,7 +51,8 @@ class JobRun:
         self.record = record
         self.job = Job.from_definition(record.definition)
         self.attempt: JobAttempt | None = None
-        self._model, _ = model_without_labels(self.job)
+        self._mode = mode_of(self.job)
+        self._opened = False  # sealed: shares of an attempt may have been opened
         self._settings = settings
         self._directory = directory
         self._waits_since = record.changed_at
@@ -102,25 +102,21 @@ class JobRun:
         """Whether a requested checkpoint is not yet at all sites."""
         return self.attempt is not None and self.attempt.checkpoint_pending
 
-    def _missing_feature(self, *sites: str) -> Refused | None:
-        """Why a site cannot take part: its software leaves out what the job needs."""
-        if self.job.privacy != "blind":
-            return None
-        lacking = [site for site in sites if pb.FEATURE_BLIND in self._directory.lacks.get(site, ())]
-        if not lacking:
-            return None
-        sentence = f"the software of {', '.join(lacking)} takes no part in blind jobs"
-        return Refused("feature of a site", f'{sentence}: submit the job with privacy = "masked", or without the site')
+    @property
+    def absent(self) -> frozenset[str]:
+        """Sealed: sites that have stayed away since the tables were opened, and that are not waited for any more."""
+        sealed = None if self.attempt is None else self.attempt.sealed
+        return frozenset() if sealed is None else sealed.absent
 
     # Events.
 
     def begin(self, now: float) -> list[Instruction]:
         """Start an attempt: the first, or the next one."""
-        if (refused := self._missing_feature(*self.roster)) is not None:
-            return self.fail(refused, now)
+        if (unfit := unfit_roster(self.job, self._directory, self.roster)) is not None:
+            return self.fail(unfit, now)
         epoch = self.epoch + 1
         attempt = Attempt(self.job.name, self.record.definition, epoch, self.roster)
-        self.attempt = JobAttempt(attempt, self.job, self._model, self._settings, self._directory, now)
+        self.attempt = JobAttempt(attempt, self.job, self._mode, self._settings, self._directory, now)
         self._waits_since = now
         return [*self._save("enrolling", now, epoch=epoch), *self.attempt.offer()]
 
@@ -133,8 +129,10 @@ class JobRun:
         """A site of the roster has opened a stream; `held_epoch`: the attempt at this job that it has state of."""
         if self.attempt is None:
             return []
-        if (refused := self._missing_feature(site)) is not None:
+        if (refused := missing_feature(self.job, self._directory, [site])) is not None:
             return self.fail(refused, now)
+        if site in self.absent:
+            return []  # is told at the end that the job went on without it
         if held_epoch == self.epoch or not self.attempt.setup.has_begun(site):
             return self.attempt.reconnected(site)
         self._lost[site] = self._lost.get(site, 0) + 1
@@ -200,18 +198,11 @@ class JobRun:
         """Time has passed."""
         if now < self.deadline:
             return []
-        deadlines = self.job.deadlines
-        in_time = now < self.record.submitted_at + deadlines.job_s
+        in_time = now < self.record.submitted_at + self.job.deadlines.job_s
         if in_time and self.job.on_dropout == "continue" and self._has_begun:
-            return self._leave_behind(now)
-        awaited = _listed(sorted(self.awaited)) or "no site"
-        if not in_time:
-            reason = f"the job took longer than its deadlines.job_s of {deadlines.job_s:g} s; it waited for {awaited}"
-        elif self.record.state == "running":
-            reason = f"{awaited} did not answer within deadlines.round_s, {deadlines.round_s:g} s"
-        else:
-            reason = f"{awaited} did not enrol within deadlines.enrol_s, {deadlines.enrol_s:g} s"
-        return self.fail(JobFailed(f"{reason}: see that the sites run, then submit the job again"), now)
+            assert self.attempt is not None
+            return self._go_on_without(self.attempt, now)
+        return self.fail(_late(self.job, self.record.state, listed(sorted(self.awaited)) or "no site", in_time), now)
 
     def record_not_saved(self, error: CeError, now: float) -> list[Instruction]:
         """A state could not be written, and so was not announced. The job fails; connected sites are told."""
@@ -233,25 +224,29 @@ class JobRun:
         steps = attempt.next_round(following, now)
         if steps is None:
             note = Note("info", "objects of the job", {"job": self.job.name, **attempt.participation()})
-            return [note, *self._end("done", now, result=attempt.report(self.record.left_behind))]
+            absent = tuple(sorted(self.absent))
+            left_behind = (*self.record.left_behind, *absent)
+            ended = self._end("done", now, result=attempt.report(left_behind), left_behind=left_behind)
+            return [note, *ended, *self._announce(left_behind_frame(self.record), absent)]
         self._waits_since = now
+        self._opened |= attempt.sealed is not None and attempt.sealed.opened
         return [*self._enter("running", now), *steps]
 
-    def _leave_behind(self, now: float) -> list[Instruction]:
-        """Begin again without the sites that did not answer. The policy of each other site says whether it agrees."""
+    def _go_on_without(self, attempt: JobAttempt, now: float) -> list[Instruction]:
+        """Without the sites that did not answer: a sealed job whose tables are opened stops their blocks, any other
+        begins again. The policy of each other site says whether it agrees."""
         absent = sorted(self.awaited)
         if not absent:  # the coordinator itself is computing
             self._waits_since = now
             return []
-        rest = [site for site in self.roster if site not in absent]
-        if len(rest) < FEWEST_SITES:
-            reason = f"{_listed(absent)} stayed away, and {len(rest)} site{'s' * (len(rest) != 1)} cannot go on alone"
-            advice = "see that the sites run, then submit the job under another name"
-            return self.fail(JobFailed(f"{reason}: {advice}"), now)
+        if (reason := cannot_go_on(absent, self.roster, attempt.sealed, self._opened)) is not None:
+            return self.fail(reason, now)
         note = Note("warning", "job goes on without a site", {"job": self.job.name, "site": ", ".join(absent)})
+        if attempt.sealed is not None and attempt.sealed.stoppable:
+            self._waits_since = now
+            return [note, *attempt.go_on_without(attempt.sealed, absent, now)]
         self.record = replace(self.record, left_behind=(*self.record.left_behind, *absent))
-        frame = left_behind_frame(self.record)
-        announced = [self._send(site, [frame]) for site in absent if site in self._directory.sessions]
+        announced = self._announce(left_behind_frame(self.record), absent)
         saved, *begun = self.begin(now)
         return [saved, note, *announced, *begun]
 
@@ -287,8 +282,10 @@ class JobRun:
         return [*self._save(state, now, **changes), RemoveCheckpoints(self.job.name), *self._announce_end()]
 
     def _announce_end(self) -> list[Instruction]:
-        frame = ended_frame(self.record)
-        return [self._send(site, [frame]) for site in self.roster if site in self._directory.sessions]
+        return self._announce(ended_frame(self.record), self.roster)
+
+    def _announce(self, frame: pb.CoordinatorFrame, sites: Iterable[str]) -> list[Instruction]:
+        return [self._send(site, [frame]) for site in sites if site in self._directory.sessions]
 
     def _send(self, site: str, frames: Iterable[Frame]) -> Send:
         return Send(self._directory.sessions[site], frames, self.job.name)
@@ -304,6 +301,18 @@ def _lost_too_often(site: str, times: int, epoch: int, limits: Limits) -> CeErro
         return None
     advice = "find out why, then submit the job under another name"
     return LimitReached(f"{site} has lost its state of this job {lost}: {advice}")
+
+
+def _late(job: Job, state: JobState, awaited: str, in_time: bool) -> JobFailed:
+    """The end of a job that has waited too long; `in_time`: not longer than a job may take."""
+    deadlines = job.deadlines
+    if not in_time:
+        reason = f"the job took longer than its deadlines.job_s of {deadlines.job_s:g} s; it waited for {awaited}"
+    elif state == "running":
+        reason = f"{awaited} did not answer within deadlines.round_s, {deadlines.round_s:g} s"
+    else:
+        reason = f"{awaited} did not enrol within deadlines.enrol_s, {deadlines.enrol_s:g} s"
+    return JobFailed(f"{reason}: see that the sites run, then submit the job again")
 
 
 def ended_frame(record: JobRecord) -> pb.CoordinatorFrame:
@@ -340,7 +349,3 @@ def not_running_frame(record: JobRecord | None, site: str, job: str, epoch: int)
     # A site that is not in a job does not learn that the job exists.
     reason = "the coordinator does not know this job"
     return pb.CoordinatorFrame(ended=pb.Ended(job=job[:100], epoch=epoch, state="cancelled", reason=reason))
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1] if names else ""

@@ -21,10 +21,10 @@ from ce.errors import (
 )
 from ce.identity.names import check_name
 from ce.job import Job
-from ce.models.registry import model_without_labels
 from ce_coordinator.core.instructions import Instruction, Note, RemoveCheckpoints, SaveJob
 from ce_coordinator.core.job_run import JobRun
 from ce_coordinator.core.limits import JobSettings
+from ce_coordinator.core.modes.choice import mode_of
 from ce_coordinator.core.records import JobRecord
 from ce_coordinator.core.site_directory import SiteDirectory
 
@@ -201,7 +201,7 @@ class Jobs:
                     f"site {site!r} is not known here{_hint(site, known_sites)}: sites become known when their "
                     "certificate is signed (ce-coordinator sign)"
                 )
-        model_without_labels(job)
+        mode_of(job)
         if len(self.line) >= limits.jobs_waiting:
             raise LimitReached(f"{len(self.line):,} jobs are waiting (limits.jobs_waiting): submit again later")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ce.errors import JobFailed, LimitReached, MessageError
 from ce.protocol.attempt import Attempt
-from ce.protocol.keys.letters import FIRST, SECOND, box_size, holders_of
+from ce.protocol.keys.letters import COMPARED, FIRST, SECOND, ObjectLists, box_size, holders_of
 from ce.protocol.topology.enrolment import EnrolmentSummary
 from ce.protocol.topology.site_view import Categories
 from ce.transport.array_chunks import LARGEST_HEADER, Collector
@@ -39,11 +39,18 @@ class _Arriving:
 class LetterRelay:
     """The letters of all sites, for one revision. `stage` is the one whose letters are awaited, 3 when all are here."""
 
-    def __init__(self, attempt: Attempt, signed: Mapping[str, tuple[EnrolmentSummary, bytes]], revision: int) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        signed: Mapping[str, tuple[EnrolmentSummary, bytes]],
+        revision: int,
+        lists: ObjectLists = COMPARED,
+    ) -> None:
         """Raises LimitReached if what the sites would write is more than the coordinator takes."""
         self.stage = FIRST
         self._attempt = attempt
         self._revision = revision
+        self._lists = lists
         self._summaries = {site: signed[site][0] for site in attempt.roster}
         self._introduction = introduction_frame(attempt, signed, revision)
         if self._introduction.ByteSize() > LARGEST_HEADER:
@@ -134,7 +141,7 @@ class LetterRelay:
         if sorted(boxes) != peers:
             raise MessageError("letters: expected one for each other site")
         for peer, box in boxes.items():
-            expected = box_size(self.stage, self._summaries[site], self._summaries[peer], len(peers))
+            expected = self._box_size(self.stage, site, peer)
             if len(box) != expected:
                 raise MessageError(f"letters: expected {expected:,} bytes for {peer}, got {len(box):,}")
         self._letters[self.stage][site] = boxes
@@ -151,10 +158,11 @@ class LetterRelay:
 
     def _size(self, stage: int, site: str) -> int:
         """Bytes of all letters of a site."""
-        roster, summaries = self._attempt.roster, self._summaries
-        return sum(
-            box_size(stage, summaries[site], summaries[peer], len(roster) - 1) for peer in roster if peer != site
-        )
+        return sum(self._box_size(stage, site, peer) for peer in self._attempt.roster if peer != site)
+
+    def _box_size(self, stage: int, site: str, peer: str) -> int:
+        peers = len(self._attempt.roster) - 1
+        return box_size(stage, self._summaries[site], self._summaries[peer], peers, self._lists)
 
     def _checked_vocabularies(self, site: str, message: pb.Letters) -> dict[str, int]:
         """What a site says about the columns that it shares, in the second stage."""

@@ -36,7 +36,22 @@ def operator_report(
     `min_clusters`: the fewest objects of a cluster whose numbers are shown, by the site that asks for it; by "", as the
     coordinator is configured. Smaller clusters are listed, but their numbers are withheld (null).
     """
-    report: dict[str, Any] = {
+    report = job_facts(job, topology, exclusions, exchanges, n_bytes, left_behind)
+    if outcome is not None:
+        report |= _outcome(job, topology, outcome, min_clusters)
+    return json.dumps(report).encode()
+
+
+def job_facts(
+    job: Job,
+    topology: Topology,
+    exclusions: JobExclusions,
+    exchanges: int,
+    n_bytes: int,
+    left_behind: Sequence[str],
+) -> dict[str, Any]:
+    """What the operator is told about a job in every mode."""
+    return {
         "job": job.name,
         "model": job.model,
         "privacy": job.privacy,
@@ -50,9 +65,6 @@ def operator_report(
         "bytes": n_bytes,
         **({"left_behind": list(left_behind)} if left_behind else {}),
     }
-    if outcome is not None:
-        report |= _outcome(job, topology, outcome, min_clusters)
-    return json.dumps(report).encode()
 
 
 def _outcome(job: Job, topology: Topology, outcome: Outcome, min_clusters: Mapping[str, int]) -> dict[str, Any]:

@@ -31,6 +31,8 @@ def job_status(machine: Machine, name: str, now: float) -> pb.JobStatus:
         left_behind=record.left_behind,
     )
     run = machine.runs.get(name)
+    if run is not None:
+        status.left_behind.extend(sorted(run.absent))
     for site in sorted(definition["sites"]):
         status.sites.append(_site(machine, site, run))
     if run is not None:
@@ -82,7 +84,10 @@ def _add_progress(status: pb.JobStatus, run: JobRun, now: float) -> None:
         status.exchanges = rounds.exchanges
         status.exchanges_kept = rounds.exchanges_resumed
         status.bytes = rounds.bytes
-        status.exchanges_per_s = attempt.exchanges_per_s(now)
+        status.exchanges_per_s = attempt.rate.per_s(now)
+    if attempt.sealed is not None:
+        status.phase = attempt.sealed.phase
+        status.warnings.extend(attempt.sealed.warnings)
 
 
 def _add_result(status: pb.JobStatus, record: JobRecord) -> None:
@@ -96,3 +101,4 @@ def _add_result(status: pb.JobStatus, record: JobRecord) -> None:
     status.bound_path.extend(report.get("bound_path", ()))
     status.exchanges = report["exchanges"]
     status.bytes = report.get("bytes", 0)
+    status.warnings.extend(report.get("warnings", ()))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple, get_args
 
+from ce.declarations.registry import find_model
 from ce.job import MODELS, PRIVACY
 from ce.rules import RULES
 from ce.service.metrics import OTHER, MetricsRegistry, known_rule
@@ -24,6 +25,12 @@ PREFIX = "ce_coordinator"
 #: What a job does in each state, unless the coordinator computes or works on a checkpoint.
 PHASES: dict[JobState, str] = {"enrolling": "enrolling", "aligning": "aligning", "running": "waiting"}
 COMPUTING = "computing"
+
+
+def job_kinds() -> list[tuple[str, str]]:
+    """Models and modes that a job can have together."""
+    pairs = product(MODELS, PRIVACY)
+    return [(model, privacy) for model, privacy in pairs if find_model(model).sealed == (privacy == "sealed")]
 
 
 class _Job(NamedTuple):
@@ -107,7 +114,7 @@ class CoordinatorMetrics:
             self.checkpoints.labels(state)
         for rule in (*RULES, OTHER):
             self.refusals.labels(rule)
-        for one in product(MODELS, PRIVACY):
+        for one in job_kinds():
             self.attempts.labels(*one)
             self.exchanges.labels(*one)
             for ended in ("done", "failed", "cancelled"):

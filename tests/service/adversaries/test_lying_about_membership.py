@@ -39,6 +39,7 @@ from ce.protocol.topology.enrolment import Enrolment, by_pseudonym
 from ce.protocol.topology.vocabularies import Wishes
 from ce.transport.enrolment_codec import read_claims
 from ce_coordinator.core import attempt as attempts
+from ce_coordinator.core.modes import over_totals
 from ce_proto.v1 import site_pb2 as pb
 
 modes = pytest.mark.parametrize("privacy", ["plain", "masked", "blind"])
@@ -59,13 +60,13 @@ def _lie(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """A coordinator that says of some objects of west that they are west's alone, from its n-th alignment on."""
 
     def lie(objects: int, from_: int = 0) -> None:
-        honest, count = attempts.align_all, iter(range(100))
+        honest, count = over_totals.align_all, iter(range(100))
 
         def align_all(model: Any, enrolments: Any, *rest: Any) -> Any:
             lies = next(count) >= from_
             return honest(model, of_west_alone(enrolments, objects) if lies else enrolments, *rest)
 
-        monkeypatch.setattr(attempts, "align_all", align_all)
+        monkeypatch.setattr(over_totals, "align_all", align_all)
 
     return lie
 

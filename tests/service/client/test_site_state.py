@@ -610,7 +610,8 @@ def test_check_tells_the_rules_the_noise_and_the_state_of_the_ledger(run: Run, n
     (north / "policy.toml").write_text('randomise = 0.25\nconsent = "ask"\nbelow_minimum = "refuse"\n')
     then = told()
     assert str(then["rules"]["sentence"]).endswith(
-        "makes this site refuse; objects that other sites hold too take no part; a job begins when it is approved here"
+        "makes this site refuse; objects that other sites hold too take part in sealed jobs only; a job begins when it "
+        "is approved here"
     )
     assert (then["randomise"]["ok"], then["randomise"]["exit_code"]) == (False, Refused.exit_code)
     assert "the categories of column 'north_1' are not declared" in str(then["randomise"]["sentence"])

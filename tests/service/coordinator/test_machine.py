@@ -24,7 +24,7 @@ from ce.errors import (
     UnknownJob,
     VersionMismatch,
 )
-from ce.job import PRIVACY
+from ce.job import MODES_OF_TOTALS
 from ce.testing import FrameByFrame, make_sites, write_labels
 from ce.transport.frames import PROTOCOL
 from ce_client.state.attempt_history import AttemptHistory
@@ -65,7 +65,7 @@ def _sit(tmp_path: Path) -> Callable[..., FrameByFrame]:
     return lambda limits=None, interval=None: FrameByFrame(settings, limits, interval)
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
 def test_a_job_goes_through_its_states_and_each_is_saved_before_it_is_told(
     sit: Callable[..., FrameByFrame], privacy: str
 ) -> None:
@@ -300,7 +300,7 @@ def test_the_operator_of_a_blind_job_hears_of_no_result_and_the_sites_get_the_sa
     table = sit()
     table.connect()
     reports, results = {}, {}
-    for privacy in PRIVACY:
+    for privacy in MODES_OF_TOTALS:
         table.submit(job("same", privacy=privacy).definition(), privacy)
         table.run()
         reports[privacy] = json.loads(table.machine.jobs.result("same"))
@@ -357,7 +357,7 @@ def iterating(table: FrameByFrame) -> tuple[JobAttempt, AttemptRounds]:
         assert table.step()
 
 
-@pytest.mark.parametrize("privacy", PRIVACY)
+@pytest.mark.parametrize("privacy", MODES_OF_TOTALS)
 def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., FrameByFrame], privacy: str) -> None:
     table = sit()
     table.connect()
@@ -438,5 +438,5 @@ def test_no_site_is_asked_for_a_checkpoint_if_the_software_of_one_writes_none(
 def test_a_feature_that_nobody_knows_is_refused(sit: Callable[..., FrameByFrame]) -> None:
     for number in (0, 99):
         hello = hello_of("east", number)  # type: ignore[arg-type]
-        with pytest.raises(MessageError, match="lacks: expected features from 1 to 3"):
+        with pytest.raises(MessageError, match="lacks: expected features from 1 to 4"):
             sit().machine.connected(1, "east", FINGERPRINT, hello, 0.0)

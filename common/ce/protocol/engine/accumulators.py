@@ -88,6 +88,11 @@ class Accumulators:
         """Sites whose contribution is not complete."""
         return self._open.keys()
 
+    def leave_out(self, sites: Collection[str]) -> None:
+        """Wait for these sites no longer. Their boxes are not passed on, not even those that have come."""
+        self._open = {site: contribution for site, contribution in self._open.items() if site not in sites}
+        self._boxes = {(site, name): box for (site, name), box in self._boxes.items() if site not in sites}
+
     def begin(self, site: str) -> None:
         """A site begins its contribution, or begins it again."""
         self._contribution(site).read.clear()

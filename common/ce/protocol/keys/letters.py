@@ -8,7 +8,8 @@ In two stages, for each revision of their enrolments:
 Then a site knows which of its objects each other site has enrolled (`ce.privacy.set_intersection`), and holds the
 coordinator's alignment against it. And the holders of a column know which categories take part
 (`ce.protocol.topology.vocabularies`). A letter's size follows from what all sites have enrolled: the coordinator, which
-checks it, learns nothing from it.
+checks it, learns nothing from it. In sealed jobs no objects are compared (`NOT_COMPARED`): what members of a block send
+each other is bound to their objects, and nothing that depends on an object is opened to anybody else.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ce.errors import MessageError
+from ce.job import Job
 from ce.labels import LabelTable
 from ce.privacy.derivation import joined, number, split
 from ce.privacy.list_lengths import POINT_SIZE, list_length
@@ -48,6 +51,73 @@ class Overlap:
     common: NDArray[np.bool_] = field(repr=False)  # which of these the other site has too
 
 
+class ObjectComparison(Protocol):
+    """One site's part in the comparison of its objects with those of a peer: see `Comparison`."""
+
+    cutoff: int
+    points: bytes
+
+    def answer(self, cutoff: int, points: bytes, length: int) -> bytes: ...
+
+    def common(self, returned: bytes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]: ...
+
+
+class ObjectLists(Protocol):
+    """Which objects letters compare. Sites and coordinator take it from the job (`object_lists`)."""
+
+    def length(self, objects: int, peers: int) -> int:
+        """How many of its objects a site compares with each of its peers."""
+
+    def comparison(
+        self, blinded: BlindedItems, pair_key: bytes, objects: NDArray[np.uint8], length: int
+    ) -> ObjectComparison: ...
+
+
+class ComparedObjects:
+    """All objects, or a sample of many."""
+
+    def length(self, objects: int, peers: int) -> int:
+        return list_length(objects, peers)
+
+    def comparison(
+        self, blinded: BlindedItems, pair_key: bytes, objects: NDArray[np.uint8], length: int
+    ) -> ObjectComparison:
+        return Comparison(blinded, pair_key, objects, length)
+
+
+class ObjectsNotCompared:
+    """None: the lists are empty."""
+
+    cutoff = 0
+    points = b""
+
+    def length(self, objects: int, peers: int) -> int:
+        return 0
+
+    def comparison(
+        self, blinded: BlindedItems, pair_key: bytes, objects: NDArray[np.uint8], length: int
+    ) -> ObjectComparison:
+        return self
+
+    def answer(self, cutoff: int, points: bytes, length: int) -> bytes:
+        if cutoff or points:
+            raise MessageError("expected no list of objects: this job compares none")
+        return b""
+
+    def common(self, returned: bytes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        if returned:
+            raise MessageError("expected no list of objects: this job compares none")
+        return np.empty(0, dtype=np.intp), np.empty(0, dtype=bool)
+
+
+COMPARED, NOT_COMPARED = ComparedObjects(), ObjectsNotCompared()
+
+
+def object_lists(job: Job) -> ObjectLists:
+    """What letters of this job compare."""
+    return NOT_COMPARED if job.sealed else COMPARED
+
+
 def shared_clusterings(mine: EnrolmentSummary, theirs: EnrolmentSummary) -> list[ColumnSummary]:
     """The clusterings of one site that another one holds too, in order of name."""
     others = {column.name for column in theirs.columns if column.kind == "clustering"}
@@ -59,16 +129,18 @@ def holders_of(column: str, summaries: Summaries) -> list[str]:
     return [site for site, summary in summaries.items() if summary.kinds.get(column) == "clustering"]
 
 
-def box_size(stage: int, sender: EnrolmentSummary, receiver: EnrolmentSummary, peers: int) -> int:
+def box_size(
+    stage: int, sender: EnrolmentSummary, receiver: EnrolmentSummary, peers: int, lists: ObjectLists = COMPARED
+) -> int:
     """Bytes of a letter, encrypted. `peers`: how many other sites each site has."""
     around = NONCE_SIZE + _TAG_SIZE + 8
     if stage == SECOND:
-        return around + POINT_SIZE * list_length(receiver.objects, peers)
+        return around + POINT_SIZE * lists.length(receiver.objects, peers)
     columns = sum(
         8 + len(column.name.encode()) + 8 + 8 + TOKEN_SIZE * column.categories
         for column in shared_clusterings(sender, receiver)
     )
-    return around + 8 + 8 + POINT_SIZE * list_length(sender.objects, peers) + 8 + columns
+    return around + 8 + 8 + POINT_SIZE * lists.length(sender.objects, peers) + 8 + columns
 
 
 class SiteLetters:
@@ -82,6 +154,7 @@ class SiteLetters:
         summaries: Summaries,
         pair_keys: Mapping[str, bytes],
         job_key: bytes,
+        lists: ObjectLists = COMPARED,
     ) -> None:
         self.revision = revision
         #: Of each shared clustering, the tokens of the categories that take part; only after `answer`.
@@ -96,16 +169,17 @@ class SiteLetters:
         self._introduction = hashlib.sha256(joined(*parts)).digest()
         self._pair_keys = pair_keys
         self._job_key = job_key
+        self._lists = lists
         self._counting: dict[str, Categories] = {}  # of each shared clustering, what counts here
         self._enough: dict[str, Enough] = {}
-        self._comparisons: dict[str, Comparison] = {}
+        self._comparisons: dict[str, ObjectComparison] = {}
 
     @property
     def _mine(self) -> EnrolmentSummary:
         return self._summaries[self._site]
 
     def _length(self, site: str) -> int:
-        return list_length(self._summaries[site].objects, len(self._pair_keys))
+        return self._lists.length(self._summaries[site].objects, len(self._pair_keys))
 
     def begin(self, blinded: BlindedItems, objects: NDArray[np.uint8], table: LabelTable) -> dict[str, bytes]:
         """The letters of the first stage, by receiver. `objects`: the pseudonyms that this site has enrolled."""
@@ -116,7 +190,8 @@ class SiteLetters:
                 self._counting[column.name] = counting(column, names_of(column, self._job_key), enough)
         letters = {}
         for peer, key in self._pair_keys.items():
-            comparison = self._comparisons[peer] = Comparison(blinded, key, objects, self._length(self._site))
+            comparison = self._lists.comparison(blinded, key, objects, self._length(self._site))
+            self._comparisons[peer] = comparison
             columns = shared_clusterings(self._mine, self._summaries[peer])
             told = joined(*(part for c in columns for part in (c.name.encode(), self._padded(c))))
             letters[peer] = self._encrypted(FIRST, peer, joined(number(comparison.cutoff), comparison.points, told))

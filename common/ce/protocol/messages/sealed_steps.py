@@ -68,25 +68,25 @@ SEALED_TABLE: Mapping[SealedStep, SealedRule] = {
         "All shares, and the model that the coordinator has fitted to their sum.",
         "Checks commitments, tables and model; sends a fresh seed to the dealer, and as the first member of a block "
         "the order of its rows.",
-        ("compare", "settle", "prove", "finish"),
+        ("compare", "settle", "finish"),
     ),
     "compare": SealedRule(
         "scoring",
         "Openings of the other members; corrections of the dealer for the last member.",
         "The next opening of the tournament: five of each level.",
-        ("compare", "settle"),
+        ("compare", "settle", "finish"),
     ),
     "settle": SealedRule(
         "scoring",
         "The last openings of the tournament.",
         "Writes down its share of the winners, and answers a commitment for each block.",
-        ("prove",),
+        ("prove", "finish"),
     ),
     "prove": SealedRule(
         "scoring",
         "All commitments of the block.",
         "Enters the objects in the ledger, once, and opens the dummy rows.",
-        ("reveal",),
+        ("reveal", "finish"),
     ),
     "reveal": SealedRule(
         "scoring",

@@ -7,7 +7,7 @@ keeps nothing over attempts: a later one gets shares and model from the sites, b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -41,7 +41,7 @@ from ce.protocol.sealed.terms import Terms, columns_of_topology
 from ce.protocol.topology.site_view import SiteView
 
 #: Rounds before the tournament, and after it.
-_BEFORE, _AFTER = 6, 4
+_BEFORE, _AFTER = 6, 5
 
 
 class SealedCoordinator:
@@ -78,6 +78,7 @@ class SealedCoordinator:
         self._brought: dict[str, dict[ArrayName, Array]] = {}
         self._accepted = dict.fromkeys(view.sites, 0)  # clusters of the model that each site has accepted
         self._labels: LabelRounds | None = None  # from `score` on
+        self._absent: set[str] = set()  # sites that the job goes on without
         categories = [len(column.categories) for column in sorted(view.clusterings, key=lambda c: c.name)]
         counts: dict[ArrayName, Array] = {ArrayName.of_model(CATEGORIES): np.array(categories, dtype=np.int64)}
         self._await("meet", {site: dict(counts) for site in view.sites})
@@ -88,6 +89,32 @@ class SealedCoordinator:
     def noise_warning(self) -> str:
         """A sentence where the noise hides what the tables say; else nothing."""
         return self.terms.noise_warning
+
+    @property
+    def opened(self) -> bool:
+        """Whether a site may have opened its share: from then on a job needs all its sites until tables are opened."""
+        return self.open_round is None or self.open_round.step not in ("meet", "mask", "verify", "commit")
+
+    @property
+    def stoppable(self) -> bool:
+        """Whether the tables are opened: each shared block goes on by itself."""
+        return self._labels is not None
+
+    @property
+    def stopped(self) -> frozenset[int]:
+        """Shared blocks whose objects end without a label."""
+        return frozenset() if self._labels is None else frozenset(self._blocks) - frozenset(self._labels.running)
+
+    def stop(self, sites: Collection[str]) -> None:
+        """Go on without sites that stay away: their shared blocks are stopped, the others finish. In the last round all
+        labels are known already."""
+        assert self._labels is not None
+        assert self.open_round is not None
+        self._absent |= set(sites)
+        if self.open_round.step != "finish":
+            gone = self._absent
+            self._labels.stop(index for index, (block, _) in self._blocks.items() if gone & set(block.members))
+        self.open_round.accumulators.leave_out(sites)
 
     def tasks(self, checkpoint: int = 0) -> dict[str, Task]:
         round_ = self.open_round
@@ -147,7 +174,8 @@ class SealedCoordinator:
         self.rounds += 1
         self.phase = SEALED_TABLE[step].phase
         boxes = self._expected(step)
-        by_site: dict[str, list[ArrayName]] = {site: [] for site in self.terms.sites}
+        by_site: dict[str, list[ArrayName]] = {site: [] for site in self.terms.sites if site not in self._absent}
+        boxes = {site: arrays for site, arrays in boxes.items() if site in by_site}
         self._brought = brought
         self.open_round = OpenRound(self.rounds, step, {}, by_site, Accumulators({}, by_site, boxes), boxes=boxes)
         self._tell_progress()

@@ -33,15 +33,6 @@ from ce.protocol.topology.site_view import Block
 
 LabelStep = Literal["score", "compare", "settle", "prove", "reveal", "finish"]
 STEPS: tuple[LabelStep, ...] = get_args(LabelStep)
-#: The steps that may come after each. `compare` is left out where no block compares.
-FOLLOWS: Mapping[LabelStep, tuple[LabelStep, ...]] = {
-    "score": ("compare", "settle", "finish"),
-    "compare": ("compare", "settle", "finish"),
-    "settle": ("prove", "finish"),
-    "prove": ("reveal", "finish"),
-    "reveal": ("reveal", "finish"),
-    "finish": (),
-}
 SEED_SIZE = 32
 ROUNDS_OF_A_LEVEL = 5
 #: What a site says of each of its shared blocks at `score`: it compares, sends again what it sent, or gives it up.
@@ -211,6 +202,10 @@ class LabelRounds:
                 del self._running[index]
 
     def _go_on(self) -> None:
+        """The next round: of this step, or of the next one that a block takes part in."""
+        if not self._running:
+            self._step, self._number = "finish", 0
+            return
         last = self._number + 1 >= rounds_of(self._step, self._candidates)
         if not last and (self._step != "compare" or self._corrections):
             self._number += 1
@@ -218,8 +213,6 @@ class LabelRounds:
         self._step, self._number = STEPS[STEPS.index(self._step) + 1], 0
         if self._step == "compare" and not self._corrections:
             self._step = "settle"
-        if not self._running:
-            self._step = "finish"
 
     def _members(self, block: int) -> tuple[str, ...]:
         """The members of a block that goes on."""

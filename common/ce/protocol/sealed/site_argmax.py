@@ -32,15 +32,16 @@ Labels = NDArray[np.int32]
 
 
 class WrongWinners(JobFailed):
-    """Dummy rows whose winners the members know have other winners: the dealer's corrections were false.
+    """Rows have winners that they cannot have: the dealer's corrections, or a member's messages, were false.
 
-    Next: ask the operator of the coordinator, which deals, why; the objects of the block keep no label in any job.
+    Next: ask the operator of the coordinator, which deals. The objects count as labelled: another job labels them only
+    where each site's person allows it.
     """
 
     def __init__(self, block: int) -> None:
         super().__init__(
-            f"block {block}: rows whose winners are known have other winners: what the dealer sent, or a member's "
-            "message, was false; the labels of the block stay closed"
+            f"block {block}: rows of the comparison have winners that they cannot have: what the dealer sent, or a "
+            "member, was false; ask the operator of the coordinator, which deals"
         )
 
 
@@ -195,11 +196,7 @@ class SharedBlock:
                 raise OtherShare(self.index, member)
             self._real_leaves[member] = real_leaf
             shares.append(share_from(share, DUMMY_ROWS))
-        try:
-            right = self._permuted.dummies_are_right(winners(shares, self._candidates))
-        except MessageError:  # a number that is no candidate
-            right = False
-        if not right:
+        if not self._permuted.dummies_are_right(self._winners(shares)):
             raise WrongWinners(self.index)
 
     def real(self) -> bytes:
@@ -216,8 +213,14 @@ class SharedBlock:
             if not hmac.compare_digest(_leaf(_REAL, nonce, share), self._real_leaves[member]):
                 raise OtherShare(self.index, member)
             shares.append(share_from(share, self._size))
-        found = winners(shares, self._candidates)
+        found = self._winners(shares)
         return np.where(found == self._candidates - 1, np.int32(-1), found)
+
+    def _winners(self, shares: Sequence[NDArray[np.uint8]]) -> Labels:
+        try:
+            return winners(shares, self._candidates)
+        except MessageError as error:  # a number that is no candidate
+            raise WrongWinners(self.index) from error
 
     @property
     def _settled(self) -> WinnerShare:

@@ -22,13 +22,13 @@ from ce.privacy.derivation import joined, number
 from ce.privacy.score_words import score_words
 from ce.privacy.secure_argmax import WINNER_MODULUS, Words, corrections_size, level_comparisons, share_from
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.sealed_steps import SEALED_TABLE
 from ce.protocol.messages.steps import Arrays, check_asked
 from ce.protocol.messages.task import Task
 from ce.protocol.sealed.channel import Bytes, as_array, received
 from ce.protocol.sealed.label_rounds import (
     AGAIN,
     BLOCKS,
-    FOLLOWS,
     FRESH,
     LOST,
     SEED_SIZE,
@@ -364,8 +364,9 @@ class SiteLabels:
 
     def _next(self, step: LabelStep) -> int:
         """Which round of its step this one is."""
-        if step not in FOLLOWS[self._last[0]]:
-            raise MessageError(f"step: expected {' or '.join(FOLLOWS[self._last[0]])}, got {step}")
+        allowed = SEALED_TABLE[self._last[0]].follows
+        if step not in allowed:
+            raise MessageError(f"step: expected {' or '.join(allowed)}, got {step}")
         number_ = self._last[1] + 1 if self._last[0] == step else 0
         if number_ >= rounds_of(step, self._candidates):
             raise MessageError(f"step: expected {rounds_of(step, self._candidates)} rounds of {step}, got another")

@@ -1,7 +1,7 @@
 """The topology as one party is sent it: blocks, columns, groups of columns and sizes.
 
-A site is sent the blocks that it is a member of and the columns that it holds, and of the rest sizes only; the home
-sees everything (`ce.protocol.topology.topology`).
+A site is sent the blocks that it is a member of and the columns that it holds, and of the rest sizes only; in sealed
+jobs also which other columns there are. The home sees everything (`ce.protocol.topology.topology`).
 """
 
 from __future__ import annotations
@@ -60,6 +60,13 @@ class SiteView:
     columns: tuple[TopologyColumn, ...]
     needs_two_exchanges: bool  # Topology.needs_two_exchanges
     shared_by_all: bool  # Topology.shared_by_all
+    #: Sealed: the columns that this site does not hold, by number. Their categories are numbered, not known.
+    other_columns: tuple[TopologyColumn, ...] = ()
+
+    @property
+    def all_columns(self) -> tuple[TopologyColumn, ...]:
+        """The columns of the job, by number, which is the order of their names: at the home, and at sealed sites."""
+        return tuple(sorted((*self.columns, *self.other_columns), key=lambda column: column.index))
 
     @property
     def clusterings(self) -> tuple[TopologyColumn, ...]:

@@ -16,7 +16,7 @@ Rules, applied before any round runs:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -98,6 +98,16 @@ class Topology:
             self.needs_two_exchanges,
             self.shared_by_all,
         )
+
+    def sealed_view(self, site: str) -> SiteView:
+        """What one site of a sealed job is sent: of the columns that it does not hold how many categories there are."""
+        others = tuple(numbered(column) for column in self.columns if site not in column.holders)
+        return replace(self.view(site), other_columns=others)
+
+
+def numbered(column: TopologyColumn) -> TopologyColumn:
+    """The column as one knows it who is told the number of its categories only."""
+    return replace(column, categories=tuple(range(len(column.categories))))
 
 
 def align(

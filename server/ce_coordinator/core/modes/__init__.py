@@ -1,0 +1,1 @@
+"""What differs between jobs over totals and sealed jobs at the coordinator."""

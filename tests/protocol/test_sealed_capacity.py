@@ -1,0 +1,71 @@
+"""The formulas of `ce.sealed_capacity` against jobs that run: exchanges exactly, bytes to a few percent."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ce
+from ce.capacity import Size
+from ce.errors import ConfigError
+from ce.job import Job
+from ce.labels import LabelTable
+from ce.protocol.sealed_run import run_sealed
+from ce.sealed_capacity import SealedShape, exchanges, levels, rounds_traffic, site_traffic
+
+#: Sites, objects, of these shared, columns, of these shared, categories, clusters.
+SIZES = {
+    "column": Size(3, 100, 100, 3, 0, 4, 3, model="pairs", privacy="sealed"),
+    "row": Size(3, 60, 0, 6, 6, 12, 2, model="pairs", privacy="sealed"),
+    "arbitrary": Size(4, 300, 200, 4, 1, 6, 5, model="pairs", privacy="sealed"),
+}
+
+
+def tables_of(size: Size) -> dict[str, LabelTable]:
+    rng = np.random.default_rng(3)
+    tables = {}
+    for at in range(size.sites):
+        ids = [f"shared{i}" for i in range(size.shared)] + [f"own{at}-{i}" for i in range(size.private)]
+        names = [f"both{j}" for j in range(size.shared_columns)]
+        names += [f"own{at}-{j}" for j in range(size.columns - size.shared_columns)]
+        cells = rng.integers(0, size.categories, (size.objects, size.columns))
+        cells[: size.categories] = np.arange(size.categories)[:, None]  # every category occurs
+        tables[f"s{at:06}"] = LabelTable.from_arrays(cells, ids=ids, columns=names)
+    return tables
+
+
+@pytest.mark.parametrize("layout", SIZES)
+def test_exchanges_and_bytes_of_all_rounds(layout: str) -> None:
+    size = SIZES[layout]
+    tables = tables_of(size)
+    result = ce.simulate(Job(model="pairs", clusters=size.clusters, sites=tuple(tables)), tables)
+    shape = SealedShape.even(size)
+    assert result.exchanges == exchanges(shape)
+    assert 0.99 < rounds_traffic(shape) / result.bytes_sent < 1.04
+
+
+def test_sites_that_are_alike_are_as_sites_that_were_aligned() -> None:
+    size = SIZES["arbitrary"]
+    tables = tables_of(size)
+    job = Job(model="pairs", clusters=size.clusters, sites=tuple(tables))
+    run = run_sealed(job, tables, job_key=b"k" * 32)
+    assert SealedShape.of(run.coordinator.terms, run.topology.blocks, size.clusters) == SealedShape.even(size)
+
+
+def test_what_one_site_sends_another_is_sent() -> None:
+    """Beside what the dealer sends and the model, whatever a site is sent another site has sent."""
+    shape = SealedShape.even(SIZES["column"])
+    for site in shape.sites:
+        assert site_traffic(shape, site).down > site_traffic(shape, site).up
+
+
+@pytest.mark.parametrize(("clusters", "expected"), [(1, 1), (2, 2), (3, 2), (4, 3), (7, 3), (8, 4), (31, 5)])
+def test_levels_of_the_tournament(clusters: int, expected: int) -> None:
+    assert levels(clusters) == expected
+
+
+def test_a_model_has_the_modes_that_its_jobs_have() -> None:
+    with pytest.raises(ConfigError, match='model pairs has no jobs with privacy = "masked"'):
+        Size(3, 10, 0, 2, 0, 2, 2, model="pairs")
+    with pytest.raises(ConfigError, match='model bce has no jobs with privacy = "sealed"'):
+        Size(3, 10, 0, 2, 0, 2, 2, privacy="sealed")
