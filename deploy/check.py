@@ -39,8 +39,8 @@ SECRET = re.compile(r"KEY|PASS|SECRET|TOKEN", re.IGNORECASE)
 PRIVATE = {
     "authority": {"authority", "sign"},
     "coordinator": {"authority", "coordinator"},
-    "operator": {"authority", "operator", "operator-blind", "operator-bc3e"},
-    **{site: {site, f"{site}-keys", f"{site}-pins", f"{site}-votes"} for site in SITES},
+    "operator": {"authority", "operator", "operator-bce", "operator-blind", "operator-bc3e"},
+    **{site: {site, *(f"{site}-{more}" for more in ("keys", "pins", "totals", "votes"))} for site in SITES},
 }
 #: Volumes by which something travels, and who may write to them.
 WRITERS = {"signed": {"sign"}, **{f"{site}-out": {f"{site}-keys"} for site in SITES}}
@@ -81,8 +81,10 @@ def compose_faults(content: Mapping[str, Any]) -> Iterator[str]:
                 yield f"{name}: can write to the volume {source}"
             if source.endswith(".csv") and source != _labels(name):
                 yield f"{name}: sees {source}, which are not its labels"
-            if target == "/labels.csv" and name.removesuffix("-votes") not in SITES:
+            if target == "/labels.csv" and _site(name) not in SITES:
                 yield f"{name}: has labels, and is no site"
+        if name in SITES and any(variable.startswith("CE_POLICY_") for variable in service.get("environment", {})):
+            yield f"{name}: has other rules than the default ones"
     yield from _network_faults(content)
     if unused := set(content["volumes"]) ^ (PRIVATE.keys() | WRITERS.keys()):
         yield f"volumes: {', '.join(sorted(unused))}"
@@ -121,7 +123,8 @@ def _network_faults(content: Mapping[str, Any]) -> Iterator[str]:
         for network in networks:
             members[network].add(name)
     operators = PRIVATE["operator"] - {"authority"}
-    expected = {"operator": {"coordinator", *operators}, **{s: {"coordinator", s, f"{s}-votes"} for s in SITES}}
+    expected = {site: {"coordinator", site, f"{site}-totals", f"{site}-votes"} for site in SITES}
+    expected["operator"] = {"coordinator", *operators}
     for network, own in members.items():
         if own != expected.get(network):
             yield f"network {network}: joins {', '.join(sorted(own))}"
@@ -136,9 +139,13 @@ def _mounts(service: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
         yield source, target, rest == ["ro"]
 
 
+def _site(service: str) -> str:
+    """The site that a service is: under the default rules, with totals of shared objects, or with votes."""
+    return service.removesuffix("-totals").removesuffix("-votes")
+
+
 def _labels(service: str) -> str:
-    site = service.removesuffix("-votes")
-    return f"./examples/{'votes/' if site != service else ''}{site}.csv"
+    return f"./examples/{'votes/' if service.endswith('-votes') else ''}{_site(service)}.csv"
 
 
 def job_faults(directory: Path) -> Iterator[str]:

@@ -3,12 +3,15 @@
     python deploy/rehearse.py [--keep]
 
 Builds the images; runs each profile; compares every site's result with `ce.simulate` on the same labels; looks into
-containers, networks and volumes for what should not be there; then runs a long job twice: with one site off its network
-for 20 seconds, and with the coordinator killed. In a compose project of its own, removed at the end unless --keep.
+containers, networks and volumes for what should not be there; then runs a long job over totals, and a sealed job over
+many more objects, twice each: with one site off its network for 20 seconds, and with the coordinator killed. Each
+sealed job begins with empty volumes, because the default budget is enough for one. In a compose project of its own,
+removed at the end unless --keep.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shutil
@@ -29,9 +32,13 @@ import ce
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = "ce-rehearsal"
 SITES = ("north", "east", "south", "west")
-PROFILES = {"bce": "operator", "blind": "operator-blind", "bc3e": "operator-bc3e"}
+PROFILES = {"sealed": "operator", "bce": "operator-bce", "blind": "operator-blind", "bc3e": "operator-bc3e"}
+#: What is added to the name of a site's service.
+SERVICES = {"sealed": "", "bce": "-totals", "blind": "-totals", "bc3e": "-votes"}
 LABELS = {"bce": "examples", "blind": "examples", "bc3e": "examples/votes"}
 AWAY_S = 20
+#: Objects of a sealed job that is disturbed: known to all sites, and to each site alone.
+MANY_SHARED, MANY_OWN = 24_000, 9_000
 #: A job that takes about a minute: no start ever converges.
 LONG = """
 restarts = 3
@@ -56,23 +63,31 @@ def main() -> None:
 def rehearse(directory: Path) -> None:
     compose("down", "--volumes", "--timeout", "5", profile="*")
     with timed("build"):
-        compose("build", "coordinator", "north", profile="bce")
+        compose("build", "coordinator", "north", profile="sealed")
     for image in ("ce-coordinator", "ce-client"):
         size = int(run("docker", "image", "inspect", "--format", "{{.Size}}", image))
         print(f"  {image}: {size / 1e6:.0f} MB")
     for profile in PROFILES:
         with timed(f"profile {profile}, from up to the operator's end"):
             play(profile)
-        compare(profile, profile)
-        if profile == "bce":
+        if profile == "sealed":
+            look_at_sealed(ROOT / "examples")
             look_around()
+        else:
+            compare(profile, profile)
         compose("stop", profile=profile)
     for name, disturb in (("away", take_away), ("killed", kill)):
         override = long_job(directory, name)
         with timed(f"job {name}"):
-            play("bce", override, lambda disturb=disturb: disturb())  # type: ignore[misc]
+            play("bce", override, lambda disturb=disturb: disturb("bce"))  # type: ignore[misc]
         compare("bce", name, override)
         compose("stop", profile="bce")
+    override = many_objects(directory)
+    for name, disturb in (("away", take_away), ("killed", kill)):
+        compose("down", "--volumes", "--timeout", "5", profile="*")
+        with timed(f"sealed job {name}"):
+            play("sealed", override, lambda disturb=disturb: disturb("sealed"))  # type: ignore[misc]
+        look_at_sealed(directory / "many", override)
 
 
 # Playing.
@@ -101,32 +116,56 @@ def long_job(directory: Path, name: str) -> Path:
         path.chmod(0o755 if path.is_dir() else 0o644)
     override = directory / f"{name}.yml"
     override.write_text(
-        f"services:\n  operator:\n    command: [{name}]\n    volumes: ['{own}:/compose:ro']\n", encoding="utf-8"
+        f"services:\n  operator-bce:\n    command: [{name}]\n    volumes: ['{own}:/compose:ro']\n", encoding="utf-8"
     )
     return override
 
 
-def take_away() -> None:
+def many_objects(directory: Path) -> Path:
+    """An override with label files so large that a sealed job can be disturbed before it is over."""
+    spec = importlib.util.spec_from_file_location("make_examples", ROOT / "examples" / "make_examples.py")
+    assert spec is not None
+    assert spec.loader is not None
+    examples = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(examples)
+    many = directory / "many"
+    examples.make_clusterings(many, MANY_SHARED, MANY_OWN)
+    for path in (directory, many, *many.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    override = directory / "many.yml"
+    mounts = "".join(f"  {site}:\n    volumes: ['{many}/{site}.csv:/labels.csv:ro']\n" for site in SITES)
+    override.write_text(f"services:\n{mounts}", encoding="utf-8")
+    return override
+
+
+#: Exchanges after which a job is disturbed: a sealed job has some 30.
+EARLY = {"bce": 200, "sealed": 2}
+LATER = {"bce": 500, "sealed": 3}
+
+
+def take_away(profile: str) -> None:
     """One site loses its network for a while, in the middle of the job."""
-    wait_for_exchanges(200)
-    site, network = f"{PROJECT}-south-1", f"{PROJECT}_south"
+    wait_for_exchanges(EARLY[profile])
+    site, network = f"{PROJECT}-south{SERVICES[profile]}-1", f"{PROJECT}_south"
     run("docker", "network", "disconnect", network, site)
     before = exchanges()
     time.sleep(AWAY_S)
-    print(f"  south was away for {AWAY_S} s; exchanges meanwhile: {exchanges() - before:.0f}")
+    check(is_running(PROFILES[profile]), "the job waits for a site that is away")
+    print(f"  south was away for {AWAY_S} s after {before:.0f} exchanges; meanwhile: {exchanges() - before:.0f}")
     run("docker", "network", "connect", network, site)
-    wait_for_exchanges(int(before) + 10)
+    wait_for_exchanges(int(before) + 1)
     print(f"  it is back; reconnects: {metric('ce_coordinator_reconnects_total'):.0f}")
 
 
-def kill() -> None:
+def kill(profile: str) -> None:
     """The coordinator's process is killed; the restart policy brings it back."""
-    wait_for_exchanges(500)
+    wait_for_exchanges(LATER[profile])
     container = f"{PROJECT}-coordinator-1"
     before = exchanges()
     pid = int(run("docker", "inspect", "--format", "{{.State.Pid}}", container))
     check(pid > 1, "the coordinator runs")
     run("kill", "-KILL", str(pid))
+    check(is_running(PROFILES[profile]), "the job was not over when the coordinator was killed")
     print(f"  the coordinator was killed after {before:.0f} exchanges")
     wait_for_exchanges(1)
     restarts = run("docker", "inspect", "--format", "{{.RestartCount}}", container).strip()
@@ -150,10 +189,37 @@ def wait_for_exchanges(least: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while exchanges() < least:
         check(time.monotonic() < deadline, "the job goes on")
-        time.sleep(0.5)
+        time.sleep(0.05)
+
+
+def is_running(service: str) -> bool:
+    said = run("docker", "inspect", "--format", "{{.State.Running}}", f"{PROJECT}-{service}-1")
+    return said.strip() == "true"
 
 
 # Looking.
+
+
+def look_at_sealed(folder: Path, override: Path | None = None) -> None:
+    """Results of a sealed job, which has noise: one label per object at all its sites, near the groups; one charge."""
+    truth = ce.LabelTable.from_csv(folder / "truth.csv")
+    group = dict(zip(truth.ids.tolist(), truth.columns[0].likeliest.tolist(), strict=True))
+    found: dict[str, str] = {}
+    agreement, spent = [], []
+    for site in SITES:
+        words = ("exec", "--no-TTY", site)
+        said = compose(*words, "cat", "results/sealed/consensus.csv", profile="sealed", override=override)
+        rows = [line.split(",")[:2] for line in said.splitlines()[1:]]
+        known = ce.LabelTable.from_csv(folder / f"{site}.csv").ids
+        check([own for own, _ in rows] == [str(one) for one in known], f"{site} has its own ids")
+        check(all(found.setdefault(own, label) == label for own, label in rows), "sites agree on shared objects")
+        agreement.append(ce.metrics.ari([group[own] for own, _ in rows], [label for _, label in rows]))
+        said = compose(*words, "ce-client", "budget", "--config", ".", "--format", "json", profile="sealed")
+        spent.append(json.loads(said)["spent"][0]["epsilon"])
+    print("  ARI with the groups: " + ", ".join(f"{value:.4f}" for value in agreement))
+    print("  epsilon spent: " + ", ".join(f"{value:.3f}" for value in spent))
+    check(min(agreement) > 0.9, "the consensus is near the groups")
+    check(all(1.9 < value <= 2.0 for value in spent), "the job was charged once at every site")
 
 
 def compare(profile: str, job: str, override: Path | None = None) -> None:
@@ -162,7 +228,7 @@ def compare(profile: str, job: str, override: Path | None = None) -> None:
     jobs = (override.with_suffix("") if override else ROOT / "deploy" / "compose") / "jobs"
     asked = ce.Job(**tomllib.loads((jobs / f"{job}.toml").read_text()), seed=0)
     tables = {site: ce.LabelTable.from_csv(ROOT / LABELS[profile] / f"{site}.csv") for site in SITES}
-    services = {site: site if profile != "bc3e" else f"{site}-votes" for site in SITES}
+    services = {site: f"{site}{SERVICES[profile]}" for site in SITES}
 
     def read(site: str, path: str) -> str:
         return compose("exec", "--no-TTY", services[site], "cat", path, profile=profile, override=override)

@@ -1,8 +1,8 @@
 """The whole product on one machine: a coordinator and four sites as processes of their own, over mutual TLS.
 
 Does with the real commands what an operator and four organisations do (docs/quick-start.md), in a temporary directory,
-on the example labels, and shows at the end what nobody sees in earnest: everybody's results side by side.
-Run by `make demo`.
+on the example labels, with the rules that every site begins with: a sealed job (docs/sealed.md). Shows at the end what
+nobody sees in earnest: everybody's results side by side. Run by `make demo`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 import ce
-from ce.cli.report import Consensus, show
+from ce.cli.report import Consensus
 from ce.simulation import SiteResult
 
 HERE = Path(__file__).resolve().parent
 SITES = ("north", "east", "south", "west")
 JOB = """\
 name = "demo"
-model = "bce"
+model = "pairs"      # implies privacy = "sealed": noisy pair tables are opened once, then labels, and nothing else
 clusters = 5
 sites = ["north", "east", "south", "west"]
-privacy = "masked"   # the coordinator sees totals only, never one site's part
 """
 PATIENCE_S = 60.0
 
@@ -65,9 +66,6 @@ def play(directory: Path, out: Path) -> None:
         run("ce-client", "init", site, "--name", site, "--coordinator", address, "--labels", labels)
         run("ce-coordinator", "sign", f"{site}/{site}.csr", "--config", "hub", "--out", site)
         Path(site, f"{site}.pem").rename(Path(site, "site.pem"))
-    title("The sites hold the same customers, and opt in to totals of them: labels can be read from such totals")
-    for site in SITES:
-        add_rule(site, 'shared_objects = "totals"')
     title("Sites pin each other's keys, after comparing fingerprints by telephone")
     prints = {site: run("ce-client", "fingerprint", "--config", site).strip() for site in SITES}
     for site in SITES:
@@ -88,10 +86,12 @@ def play(directory: Path, out: Path) -> None:
         if code:
             sys.exit(code)
         run("ce-coordinator", "result", "demo", "--config", "hub", "--out", ".")
-        compare(directory, out)
+        title("Each site knows what the job has cost it")
+        budgets = {site: json.loads(run("ce-client", "budget", "--config", site, "--format", "json")) for site in SITES}
+    compare(directory, out, budgets)
 
 
-def compare(directory: Path, out: Path) -> None:
+def compare(directory: Path, out: Path, budgets: Mapping[str, Any]) -> None:
     """What each site got, put together: possible only here, where all labels are on one machine."""
     report: dict[str, Any] = json.loads((directory / "demo.json").read_text())
     tables = {site: ce.LabelTable.from_csv(HERE / f"{site}.csv") for site in SITES}
@@ -107,17 +107,51 @@ def compare(directory: Path, out: Path) -> None:
         sites[site] = SiteResult(table.ids, labels, np.empty((len(labels), 0)))
     everything: Any = SimpleNamespace(sites=sites, classes=())
     consensus = Consensus.of(everything, tables)
-    names, sizes = np.unique(consensus.labels, return_counts=True)
-    report["sites"] = {site: len(own.ids) for site, own in sites.items()}
-    report["sizes"] = {str(name): int(size) for name, size in zip(names, sizes, strict=True)}
-    report["agreement"] = consensus.agreement()
-    report["truth"] = consensus.scores(ce.LabelTable.from_csv(HERE / "truth.csv"))
-    report["bytes_sent"] = report["bytes"]
-    report["excluded"] = [
-        {**entry, "columns": [f"{entry['columns']} columns"] * bool(entry["columns"])} for entry in report["excluded"]
-    ]
-    print()
-    show(report, "text", written)
+    truth = consensus.scores(ce.LabelTable.from_csv(HERE / "truth.csv"))
+    title("All results side by side")
+    console = Console(emoji=False)
+    console.print(_facts(report, consensus, budgets))
+    console.print(_agreement(consensus, truth))
+    for entry in report["excluded"]:
+        what = ", ".join(f"{entry[kind]:,} {kind}" for kind in ("objects", "columns", "labels") if entry[kind])
+        console.print(f"left out at {entry['site']}: {what} ({entry['rule']})", highlight=False)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+
+
+def _facts(report: Mapping[str, Any], consensus: Consensus, budgets: Mapping[str, Any]) -> Table:
+    table = Table(title="Consensus", show_header=False, title_justify="left")
+    names, sizes = np.unique(consensus.labels[consensus.labels >= 0], return_counts=True)
+    unlabelled = int((consensus.labels < 0).sum())
+    table.add_row("model", f"{report['model']}, {report['privacy']}")
+    table.add_row("objects", f"{len(consensus.ids):,}, of which {report['objects_in_fit']:,} are in the fit")
+    table.add_row("clusters", ", ".join(f"{name}: {size:,}" for name, size in zip(names, sizes, strict=True)))
+    if unlabelled:
+        table.add_row("without a label", f"{unlabelled:,}")
+    table.add_row("exchanges", f"{report['exchanges']:,}, {report['bytes'] / 1e6:.1f} MB")
+    noise = f"epsilon {report['epsilon']:g}, delta {report['delta']:g}, for a site's labels of one object"
+    table.add_row("noise", noise)
+    for site, budget in budgets.items():
+        table.add_row(f"epsilon spent at {site}", _spent(budget))
+    return table
+
+
+def _spent(budget: Mapping[str, Any]) -> str:
+    """How much was told about the site's labels of one object, of the objects of which most was told."""
+    most = budget["spent"][0]
+    return f"{most['epsilon']:.2f} of {budget['max_epsilon']:.2f}, {most['objects']:,} objects"
+
+
+def _agreement(consensus: Consensus, truth: Mapping[str, float]) -> Table:
+    table = Table(title="Agreement", title_justify="left")
+    table.add_column("consensus with")
+    table.add_column("NMI", justify="right")
+    table.add_column("ARI", justify="right")
+    for name, scores in consensus.agreement().items():
+        table.add_row(name, f"{scores['nmi']:.3f}", f"{scores['ari']:.3f}")
+    table.add_section()
+    table.add_row("[bold]the truth[/]", f"[bold]{truth['nmi']:.3f}[/]", f"[bold]{truth['ari']:.3f}[/]")
+    return table
 
 
 # Commands.
@@ -136,13 +170,6 @@ def run(*words: object) -> str:
     full = command(*words)
     said(full)
     return subprocess.run(full, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=True).stdout
-
-
-def add_rule(site: str, rule: str) -> None:
-    """Add a line to a site's policy.toml."""
-    print(f"$ echo {shlex.quote(rule)} >>{site}/policy.toml", flush=True)
-    with Path(site, "policy.toml").open("a") as policy:
-        policy.write(f"{rule}\n")
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def check(
 def overlapping(columns: int = 4) -> dict[str, LabelTable]:
     """Blocks of one, two and three sites."""
     return {
-        "east": table("east", range(0, 60)),
+        "east": table("east", range(60)),
         "north": table("north", range(30, 120), columns),
         "south": table("south", range(50, 150)),
     }
@@ -110,10 +110,10 @@ def test_columns_that_a_member_holds_too_hide_nothing_from_it() -> None:
 
 
 def test_too_few_sites_with_enough_objects_refuse_the_whole_job() -> None:
-    tables = overlapping() | {"east": table("east", range(0, 19))}
+    tables = overlapping() | {"east": table("east", range(19))}
     minimums, findings = check(tables)
     assert [(scope, check.rule, check.found) for scope, check in findings.broken] == [(EVERYTHING, "min_sites", 2)]
-    with pytest.raises(Refused, match="2 sites with enough objects would be in the tables; .* requires 3"):
+    with pytest.raises(Refused, match=r"2 sites with enough objects would be in the tables; .* requires 3"):
         minimums.leave_out(findings)
 
 

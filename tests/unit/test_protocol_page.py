@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ce.protocol.messages.sealed_steps import SEALED_TABLE
 from ce.protocol.messages.steps import AFTER_THE_LAST, BEGINS_ITERATION, SHARES, TABLE, VOTES_ONLY, Asked, StepRule
 from ce.transport.frames import PROTOCOL
 
@@ -30,6 +31,19 @@ def table_of_steps() -> str:
 
 def test_the_page_has_the_table_of_steps() -> None:
     assert table_of_steps() in PAGE.read_text(encoding="utf-8"), table_of_steps()
+
+
+def table_of_sealed_steps() -> str:
+    rows = [
+        f"| {step.upper()} | {rule.brings} | {rule.about} | {', '.join(entry.upper() for entry in rule.follows)} |"
+        for step, rule in SEALED_TABLE.items()
+    ]
+    head = ["| step | the task brings | a site does, and answers | may be followed by |", "| --- | --- | --- | --- |"]
+    return "\n".join([*head, *rows])
+
+
+def test_the_page_has_the_table_of_sealed_steps() -> None:
+    assert table_of_sealed_steps() in PAGE.read_text(encoding="utf-8"), table_of_sealed_steps()
 
 
 def test_the_page_names_the_version() -> None:

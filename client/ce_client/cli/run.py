@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 import sys
@@ -34,6 +35,9 @@ from ce_client.state.disclosures import Disclosures
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
 from ce_client.state.randomisations import Randomisations, draws_of, epsilon_sentence
+from ce_client.state.releases.accounts import epsilon_words
+from ce_client.state.releases.database import FILE_NAME as RELEASES
+from ce_client.state.releases.store import Releases
 
 #: `check` reports a certificate that ends sooner than this.
 RENEW = timedelta(days=30)
@@ -145,6 +149,9 @@ def _check_all(settings: ClientSettings, checks: Checks) -> None:
     definitions = checks.run("definitions", lambda: _definitions(settings.state, policy), None)
     if definitions is not None:
         checks.note("definitions", definitions)
+    spent = checks.run("budget", lambda: _budget(settings.state, policy), None)
+    if spent is not None:
+        checks.note("budget", spent)
     if site_files is not None:
         _use_proxy(settings)
         ahead_s = checks.run("coordinator", lambda: run_async(_call(site_files)), None)
@@ -209,6 +216,23 @@ def _definitions(state: Path, policy: Policy | None) -> str:
         return "no job has opened totals of objects that other sites hold too"
     limit = "" if policy is None else f" of {policy.max_definitions:,}"
     return ", ".join(f"{number:,}{limit} definitions used for {objects:,} objects" for number, objects in usage.items())
+
+
+def _budget(state: Path, policy: Policy | None) -> str:
+    """How much sealed jobs have told. Raises InputError if the database lacks what the ledger has charged."""
+    found = Releases(state).budget((policy or Policy()).max_delta)
+    known = {(one.job, hashlib.sha256(one.objects.tobytes()).hexdigest()) for one, _ in found.jobs if one.spent}
+    charged = {(line["job"], line["sha256"]) for line in entries(state / LEDGER) if line["kind"] == "charge"}
+    if charged - known:
+        raise InputError(
+            f"{state / RELEASES}: lacks {len(charged - known):,} of the {len(charged):,} releases that the ledger has "
+            "charged, so that sealed jobs may tell more than the policy allows: restore it from a backup, or ask who "
+            "changed it"
+        )
+    if not found.spent:
+        return "no sealed job has opened anything of this site"
+    limit = "" if policy is None else f" of {policy.max_epsilon:g}"
+    return f"epsilon {epsilon_words(next(iter(found.spent)))}{limit} spent at most; ce-client budget says more"
 
 
 def _some_peers(path: Path) -> Peers:

@@ -183,38 +183,12 @@ class Ledger:
         """Record the first use of another draw of a column's labels, and the epsilon of a label over all draws."""
         return self._append({"kind": "allow-redraw", "job": job, "column": column, "epsilon": epsilon})
 
-    # Sealed jobs. Each of these lines is on the disk when it returns.
+    def about_release(self, kind: str, job: str, **values: str | float | None) -> bytes:
+        """Record a change of what a sealed job has cost or opened (`ce_client.state.releases.ledger_lines`).
 
-    def charge(
-        self, job: str, objects: int, rho: float | None, epsilon: float | None, delta: float, sha256: str, state: str
-    ) -> bytes:
-        """Record what the tables of a sealed job cost this site's objects, each `rho`; None: they have no noise.
-
-        `epsilon` is the largest of one of these objects, over all jobs, at `delta`. `sha256` is of their keyed ids in
-        releases.sqlite. `state`: "opening", or "failed" if the words of the dealer were wrong.
+        When it returns, the line is on the disk. Returns the new head.
         """
-        line = {"kind": "charge", "job": job, "objects": objects, "rho": rho, "epsilon": epsilon, "delta": delta}
-        return self._append({**line, "sha256": sha256, "state": state}, sync=True)
-
-    def release(self, job: str, epoch: int, size: int, sha256: str) -> bytes:
-        """Record the share of the tables that is about to be opened: `size` bytes, made in attempt `epoch`."""
-        return self._append({"kind": "release", "job": job, "epoch": epoch, "size": size, "sha256": sha256}, sync=True)
-
-    def model(self, job: str, sha256: str) -> bytes:
-        """Record the model that this site has accepted: with no other it scores an object in this job."""
-        return self._append({"kind": "model", "job": job, "sha256": sha256}, sync=True)
-
-    def labelling(self, job: str, block: str, objects: int, sha256: str) -> bytes:
-        """Record that the labels of the shared objects of a block are about to be opened to its members.
-
-        `sha256` is of the keyed objects and label rows in releases.sqlite.
-        """
-        line = {"kind": "labelling", "job": job, "block": block, "objects": objects}
-        return self._append({**line, "sha256": sha256}, sync=True)
-
-    def allow_release(self, job: str, definition: str) -> bytes:
-        """Record the use of an allowance: a release that costs more than the policy allows."""
-        return self._append({"kind": "allow-release", "job": job, "definition": definition}, sync=True)
+        return self._append({"kind": kind, "job": job, **values}, sync=True)
 
     def end(self, job: str, epoch: int, state: str, sign: Callable[[bytes], bytes]) -> bytes:
         """Record that an attempt is over, and sign the head. Returns the new head.

@@ -41,6 +41,10 @@ max_smoothing = 1000000
 max_restarts = 10000
 max_local_loops = 1000000
 max_clusters = 1000000
+max_epsilon = 1000000
+max_delta = 0.5
+min_collusion = 0
+allow_exact = true
 """
 
 

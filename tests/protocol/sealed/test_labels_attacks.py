@@ -91,8 +91,30 @@ def test_an_opening_does_not_count_as_that_of_another_member() -> None:
         Play(Stage.of(1, *TWO_BLOCKS, n_clusters=3), before_answer=swap).until()
 
 
-@pytest.mark.parametrize(("at", "error"), [(("prove", 0), OtherShare), (("reveal", 0), OtherShare)])
-def test_a_share_replaced_after_the_commitments_is_found(at: tuple[str, int], error: type[CeError]) -> None:
+def test_members_that_were_sent_different_openings_cannot_read_each_other() -> None:
+    """A member that helps the relay encrypts two openings, and each of the others is given one of them."""
+    second: dict[ArrayName, Bytes] = {}
+    name = ArrayName.of_members(0, "opening", "b")
+
+    def write_two(play: Play, received: dict[tuple[str, ArrayName], Bytes]) -> None:
+        if play.where == ("compare", 1):
+            content = bytearray(play.sent("b")[0, "opening"][-1])
+            content[0] ^= 1
+            second[name] = play.channels["b"].to_block(0, "opening", bytes(content))
+
+    def give_the_second(play: Play, site: str, task: Task) -> Task:
+        there = (site, play.where) == ("a", ("compare", 2))
+        return replace(task, arrays={**task.arrays, **second}) if there else task
+
+    play = Play(Stage.of(1, *TWO_BLOCKS, n_clusters=3), before_relay=write_two, before_answer=give_the_second)
+    play.until(("compare", 3))
+    for site, sender in (("a", "b"), ("b", "a"), ("c", "a")):
+        with pytest.raises(MessageError, match=f"opening/{sender}: was not encrypted for this site"):
+            play.answer(site)
+
+
+@pytest.mark.parametrize("at", [("prove", 0), ("reveal", 0)])
+def test_a_share_replaced_after_the_commitments_is_found(at: tuple[str, int]) -> None:
     def other(play: Play, site: str, task: Task) -> Task:
         if site == "b" and play.where == at:
             block: Any = play.players["b"]._running[0]
@@ -103,7 +125,7 @@ def test_a_share_replaced_after_the_commitments_is_found(at: tuple[str, int], er
         return task
 
     play = Play(Stage.of(2, *TWO_BLOCKS, n_clusters=3), before_answer=other)
-    with pytest.raises(error, match="b opened another share of the labels than it has committed to"):
+    with pytest.raises(OtherShare, match="b opened another share of the labels than it has committed to"):
         play.until()
     assert not play.outcomes
 
@@ -223,9 +245,11 @@ def test_steps_out_of_order_are_refused(where: tuple[str, int], step: str) -> No
     what = {"compare": "opening", "settle": "commitment", "prove": "dummies", "reveal": "winners"}.get(step, "")
     sizes = {"opening": 1, "commitment": 32, "dummies": 320, "winners": 41, "": 1}
     asked = {ArrayName.of_members(0, what, "a"): ArraySpec((sizes[what] + 28,))} if what else {}
-    with pytest.raises(MessageError):
+    before = {key: list(contents) for key, contents in play.sent("a").items()}
+    play.channels["a"].begin(task)
+    with pytest.raises(MessageError, match=r"^step: expected|^winners: expected after|^score: the members"):
         play.players["a"].answer(replace(task, step=step, asked=asked), play.stage.model)  # type: ignore[arg-type]
-    assert all(what not in ("dummies", "winners") for _, what in play.sent("a")) or where[0] == "reveal"
+    assert play.sent("a") == before
 
 
 def damaged(task: Task, rng: Random) -> Task:

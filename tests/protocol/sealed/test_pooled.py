@@ -70,7 +70,7 @@ def assert_spread(
 
 @given(**SPREAD)
 @settings(max_examples=6, deadline=None, derandomize=True)
-@pytest.mark.promise("Without noise, a sealed job gives the pooled tables and the pooled labels, in every topology")
+@pytest.mark.promise("Without noise, a sealed job gives the pooled tables and the pooled labels, in every topology.")
 def test_any_topology_gives_the_pooled_tables_and_labels(**spread: Any) -> None:
     assert_spread(**spread)
 

@@ -58,9 +58,10 @@ COMPOSE: dict[str, Spoil] = {
     "north-pins: can write to the volume signed": lambda c: c["services"]["north-pins"].update(
         volumes=["signed:/exchange/signed"]
     ),
-    "network north: joins coordinator, north, north-votes, south": lambda c: c["services"]["south"].update(
+    "network north: joins coordinator, north, north-totals, north-votes, s": lambda c: c["services"]["south"].update(
         networks=["south", "north"]
     ),
+    "west: has other rules": lambda c: c["services"]["west"]["environment"].update(CE_POLICY_SHARED_OBJECTS="totals"),
     "network east: leads out": lambda c: c["networks"].update(east=None),
     "north-keys: is in the network of all": lambda c: c["services"]["north-keys"].pop("network_mode"),
 }

@@ -20,7 +20,7 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(python) == 2
     for block in python:
         exec(block, names)
-    assert len(names["result"].sites["north"].labels) == 550
+    assert len(names["result"].sites["north"].labels) == 1650
 
 
 def test_the_job_file_of_the_documentation_is_valid_and_shows_the_defaults(tmp_path: Path) -> None:

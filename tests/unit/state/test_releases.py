@@ -6,7 +6,6 @@ import math
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,12 +42,9 @@ class Lines:
     def __init__(self) -> None:
         self.lines: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, kind: str) -> Callable[..., bytes]:
-        def write(*values: Any) -> bytes:
-            self.lines.append((kind, *values))
-            return b""
-
-        return write
+    def about_release(self, kind: str, job: str, **values: Any) -> bytes:
+        self.lines.append((kind, job, *values.values()))
+        return b""
 
     @property
     def kinds(self) -> Counter[str]:
@@ -98,9 +94,9 @@ def test_a_share_is_charged_once_and_given_back_as_it_was_written(tmp_path: Path
     assert release is not None
     assert (release.origin, release.context, release.state) == (1, b"context", "opening")
     assert (release.nonce, release.share, release.commitments, release.model) == (b"nonce", b"share", COMMITMENTS, b"")
-    for wrong in (lambda: again.commit(2, b"", b"", b"other"), again.discard, lambda: again.fail(2, b"")):
+    for method, arguments in (("commit", (2, b"", b"", b"other")), ("discard", ()), ("fail", (2, b""))):
         with pytest.raises(JobFailed, match=r"release of this job: expected .*, got opening"):
-            wrong()
+            getattr(again, method)(*arguments)
     with pytest.raises(JobFailed):
         again.reserve(request(10))
     assert rounded(Releases(tmp_path).budget(DELTA).spent) == {1.0: 10}
@@ -115,7 +111,8 @@ def test_two_label_files_with_common_objects_compose(tmp_path: Path) -> None:
     opened(tmp_path, "first", table(range(20)))
     second = records(tmp_path, "second", table(range(10, 40), columns=("x", "y", "z")))
     cost = second.cost(request(30))
-    assert (cost.before, cost.epsilon) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert cost.before == pytest.approx(1.0)
+    assert cost.epsilon == pytest.approx(1.0)
     assert cost.after == pytest.approx(epsilon_of(2 * RHO, DELTA))
     assert (cost.over, cost.refuses) == (0, False)
     opened(tmp_path, "second", table(range(10, 40), columns=("x", "y", "z")))
@@ -311,7 +308,7 @@ def test_an_allowance_is_for_one_release_of_one_definition_under_any_name(tmp_pa
     second.commit(1, b"", b"", b"")
     second.open(COMMITMENTS)
     labelled(second, b"block", range(4))
-    assert ledger.kinds == {"allow_release": 1, "charge": 1, "release": 1, "labelling": 1}
+    assert ledger.kinds == {"allow-release": 1, "charge": 1, "release": 1, "labelling": 1}
     with pytest.raises(Refused):
         third.reserve(request(4, rho))
     assert rounded(releases.budget(DELTA).spent) == {round(epsilon_of(2 * rho, DELTA), 6): 4}
@@ -384,7 +381,7 @@ class _Killed(sqlite3.Connection):
 
     left = 0
 
-    def execute(self, *arguments: Any) -> sqlite3.Cursor:  # type: ignore[override]
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
         if not arguments[0].startswith(("PRAGMA", "BEGIN", "SELECT")):
             if _Killed.left == 0:
                 os._exit(9)
@@ -467,11 +464,8 @@ def test_a_process_that_is_killed_at_any_statement_charges_once_and_opens_the_sa
 
 def test_the_ledger_gets_its_lines_from_the_next_daemon_also_if_the_job_is_not_offered_again(tmp_path: Path) -> None:
     class Full(Lines):
-        def __getattr__(self, kind: str) -> Callable[..., bytes]:
-            def refused(*_: Any) -> bytes:
-                raise JobFailed("the ledger of this site cannot be written")
-
-            return refused
+        def about_release(self, kind: str, job: str, **values: Any) -> bytes:
+            raise JobFailed("the ledger of this site cannot be written")
 
     with pytest.raises(JobFailed):
         opened(tmp_path, "first", table(range(3)), ledger=Full())

@@ -1,5 +1,13 @@
 """What the ledger says about sealed jobs: written after a change of the database, and before anything is sent.
 
+    charge         what the tables cost each of so many objects (`rho`; null: they have no noise); `epsilon` is the
+                   largest of one of these objects, over all jobs, at `delta`; `sha256` of their keyed ids in the
+                   database; `state`: "opening", or "failed" if the words of the dealer were wrong
+    release        the share of the tables that is about to be opened, and the attempt in which it was made
+    model          the model that this site has accepted: with no other it scores an object in this job
+    labelling      labels of a block's objects are about to be opened to its members; `sha256` of their keyed ids
+    allow-release  an allowance is used: a release that costs more than the policy allows
+
 The database knows which lines the ledger has. A process that is killed after a change and before its line writes it
 when it is started again; one that is killed after the line writes it once more, and it says the same.
 """
@@ -21,17 +29,7 @@ from ce_client.state.releases.keyed_ids import ids_of
 class RecordsReleases(Protocol):
     """A ledger, as far as it records sealed jobs."""
 
-    def charge(
-        self, job: str, objects: int, rho: float | None, epsilon: float | None, delta: float, sha256: str, state: str
-    ) -> bytes: ...
-
-    def release(self, job: str, epoch: int, size: int, sha256: str) -> bytes: ...
-
-    def model(self, job: str, sha256: str) -> bytes: ...
-
-    def labelling(self, job: str, block: str, objects: int, sha256: str) -> bytes: ...
-
-    def allow_release(self, job: str, definition: str) -> bytes: ...
+    def about_release(self, kind: str, job: str, **values: str | float | None) -> bytes: ...
 
 
 class _Line(NamedTuple):
@@ -69,13 +67,13 @@ def _of_releases(opened: sqlite3.Connection, ledger: RecordsReleases, delta: flo
     for key, job, definition, state, allowed, rho, objects, origin, share, model, in_ledger in found:
         ids = ids_of(objects)
         epsilon = largest_epsilon(rho_of_objects(ids, spent), delta)
-        finite = None if math.isinf(rho) else rho
         # By the letters of `in_ledger`.
+        charge = {"objects": len(ids), "rho": None if math.isinf(rho) else rho, "epsilon": epsilon, "delta": delta}
         lines: dict[str, Callable[[], bytes]] = {
-            "a": partial(ledger.allow_release, job, definition),
-            "c": partial(ledger.charge, job, len(ids), finite, epsilon, delta, _sha256(objects), state),
-            "r": partial(ledger.release, job, origin, len(share), _sha256(share)),
-            "m": partial(ledger.model, job, _sha256(model)),
+            "a": partial(ledger.about_release, "allow-release", job, definition=definition),
+            "c": partial(ledger.about_release, "charge", job, **charge, sha256=_sha256(objects), state=state),
+            "r": partial(ledger.about_release, "release", job, epoch=origin, size=len(share), sha256=_sha256(share)),
+            "m": partial(ledger.about_release, "model", job, sha256=_sha256(model)),
         }
         happened = "a" * bool(allowed) + "c" + "r" * (state == "opening") + "m" * bool(model)
         for letter in happened:
@@ -91,7 +89,8 @@ def _of_labels(opened: sqlite3.Connection, ledger: RecordsReleases, digest: str)
         (digest, digest),
     ).fetchall()
     for key, job, block, labellings in found:
-        write = partial(ledger.labelling, job, block.hex(), len(ids_of(labellings)), _sha256(labellings))
+        values = {"block": block.hex(), "objects": len(ids_of(labellings)), "sha256": _sha256(labellings)}
+        write = partial(ledger.about_release, "labelling", job, **values)
         yield _Line(write, "UPDATE labels SET in_ledger = 'l' WHERE digest = ? AND block = ?", (key, block))
 
 

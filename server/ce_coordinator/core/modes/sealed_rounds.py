@@ -106,6 +106,13 @@ class SealedRounds(AttemptRounds):
         return tuple(found)
 
     @property
+    def size(self) -> int:
+        """Words of the masked rows and cells of the tables: what the coordinator computes with between two rounds."""
+        widths, blocks = self.terms.widths, self.topology.blocks
+        rows = sum(block.size * sum(widths[site] for site in block.members) for block in blocks if block.shared)
+        return rows + self.terms.layout.n_cells
+
+    @property
     def iterates(self) -> bool:
         """From the first round on: no site can leave out objects or columns any more."""
         return True
