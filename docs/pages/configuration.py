@@ -79,7 +79,11 @@ JOB: dict[str, tuple[str, str | None, str]] = {
         None,
         "Of the starts in `ce simulate`. Between organisations starts come from secrets and from the whole definition.",
     ),
-    "max_iterations": ("a whole number", "300; 10 for bc3e, 2,000 for pairs", "Most iterations of every start; 0: the start itself."),
+    "max_iterations": (
+        "a whole number",
+        "300; 10 for bc3e, 2,000 for pairs",
+        "Most iterations of every start; 0: the start itself.",
+    ),
     "tolerance": (
         "a number",
         None,

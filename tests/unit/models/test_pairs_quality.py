@@ -11,7 +11,6 @@ from ce.models import BCE, Mixture, Pairs
 from ce.pair_tables import fit_pairs, log_scores, pair_tables
 
 
-
 @pytest.mark.promise("Pairs finds planted clusters as well as BCE.")
 def test_planted_clusters_are_found() -> None:
     """One ensemble of one condition; `make test-slow` has all."""
