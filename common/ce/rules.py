@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ce.declarations.registry import sealed_name
-
 
 class Rule(NamedTuple):
     """What a rule says, and what to do when it refuses a job."""
@@ -36,9 +34,8 @@ POLICY = {
     ),
     "shared_objects": Rule(
         'Objects that several sites hold take no part in totals (`"sealed"`), or in no job at all (`"exclude"`).',
-        f'a sealed job (`model = "{sealed_name()}"`), unless the site says `"exclude"`; or objects that the sites hold '
-        "alone; or, "
-        'at the sites, `shared_objects = "totals"` in `policy.toml`: [threat-model.md](threat-model.md) says what can '
+        'a sealed job ([sealed.md](sealed.md)), unless the site says `"exclude"`; or objects that the sites hold alone; '
+        'or, at the sites, `shared_objects = "totals"` in `policy.toml`: [threat-model.md](threat-model.md) says what can '
         "be read from such totals",
     ),
     "max_epsilon": Rule(
