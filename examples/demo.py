@@ -129,7 +129,8 @@ def _facts(report: Mapping[str, Any], consensus: Consensus, budgets: Mapping[str
     if unlabelled:
         table.add_row("without a label", f"{unlabelled:,}")
     table.add_row("exchanges", f"{report['exchanges']:,}, {report['bytes'] / 1e6:.1f} MB")
-    table.add_row("noise", f"epsilon {report['epsilon']:g}, delta {report['delta']:g}, for a site's labels of an object")
+    noise = f"epsilon {report['epsilon']:g}, delta {report['delta']:g}, for a site's labels of one object"
+    table.add_row("noise", noise)
     for site, budget in budgets.items():
         table.add_row(f"epsilon spent at {site}", _spent(budget))
     return table

@@ -67,15 +67,15 @@ class Scene:
     before: Mapping[str, Callable[[Stage], None]] = field(default_factory=dict)
 
 
-def thin_examples(stage: Stage) -> None:
-    """A few objects: attacks on all of them take half a minute."""
+def thin_examples(stage: Stage, one_in: int = 96) -> None:
+    """A few objects: attacks on all of them take half a minute, and jobs over totals seconds."""
     for path in (ROOT / "examples").glob("**/*.csv"):
         with path.open(newline="", encoding="utf-8") as file:
             head, *rows = csv.reader(file)
         thin = stage.directory / path.relative_to(ROOT)
         thin.parent.mkdir(parents=True, exist_ok=True)
         with thin.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([head, *(row for row in rows if int(row[0][1:]) % 96 == 0)])
+            csv.writer(file).writerows([head, *(row for row in rows if int(row[0][1:]) % one_in == 0)])
 
 
 def own_labels(stage: Stage) -> None:
@@ -103,7 +103,7 @@ def others_join(stage: Stage) -> None:
 
 def three_sites_at_work(stage: Stage) -> None:
     """A coordinator and three sites that opted in to totals of shared objects, who have had a job together."""
-    link_examples(stage.directory)
+    thin_examples(stage, 3)
     sites = ("north", "east", "south")
     deployment = Deployment(stage.directory, sites)
     stage.address = deployment.address
@@ -111,7 +111,7 @@ def three_sites_at_work(stage: Stage) -> None:
     for site in (*sites, "west"):
         home = stage.directory / site
         (stage.directory / f"{site}.csr").symlink_to(home / f"{site}.csr")
-        (stage.directory / f"{site}.csv").symlink_to(ROOT / "examples" / f"{site}.csv")
+        (stage.directory / f"{site}.csv").symlink_to(stage.directory / "examples" / f"{site}.csv")
         if site in sites:
             (home / f"{site}.csr").write_bytes(make_csr(read_key(home / "site.key"), Identity("site", site)))
             # The page has jobs of two rosters over the same objects, and then a third.

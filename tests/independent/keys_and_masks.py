@@ -184,6 +184,11 @@ def task_digest(attempt: Attempt, task: Any, step: str, arrays: dict[str, Array]
 # "Masks".
 
 
+def enrolment_digest(enrolments: Sequence[tuple[str, bytes, int]]) -> bytes:
+    """Of all sites in order: name, summary, private objects."""
+    return sha256(joined(*(part for site, own, n in enrolments for part in (site.encode(), own, number(n)))))
+
+
 @dataclass(frozen=True)
 class Group:
     """Shared clusterings with the same holders."""
@@ -235,10 +240,7 @@ class Masks:
 
     @property
     def _attempt(self) -> bytes:
-        parts: list[bytes] = []
-        for site, summary, private in self.enrolments:
-            parts += [site.encode(), summary, number(private)]
-        return sha256(joined(*self.attempt.context, sha256(joined(*parts))))
+        return sha256(joined(*self.attempt.context, enrolment_digest(self.enrolments)))
 
     def _identity(self, name: str) -> tuple[tuple[str, ...], list[bytes]]:
         """Contributors of an array, and what it is over."""

@@ -66,6 +66,7 @@ class Letters:
     pseudonyms: list[bytes]
     tokens: dict[str, list[bytes | None]]  # labels of this site's clusterings
     secret: ec.EllipticCurvePrivateKey
+    compares: bool = True  # objects; not in sealed jobs
     chosen: dict[str, list[tuple[bytes, int, bytes]]] = field(default_factory=dict)  # by peer: point, tag, pseudonym
     theirs: dict[str, tuple[int, set[bytes]]] = field(default_factory=dict)
     vocabularies: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class Letters:
     overlaps: dict[str, dict[bytes, bool]] = field(default_factory=dict)
 
     def _length(self, site: str) -> int:
-        return list_length(self.enrolments[site].objects, len(self.pair_keys))
+        return list_length(self.enrolments[site].objects, len(self.pair_keys)) if self.compares else 0
 
     def _shared(self, one: str, other: str) -> list[Any]:
         """Clusterings of one site that another holds too, by name."""
@@ -100,7 +101,8 @@ class Letters:
                 attempt += 1
 
     def first(self) -> dict[str, bytes]:
-        blinded = {p: self._blinded(p) for p in self.pseudonyms} if len(self.pseudonyms) <= ALL else {}
+        all_of_them = self.compares and len(self.pseudonyms) <= ALL
+        blinded = {p: self._blinded(p) for p in self.pseudonyms} if all_of_them else {}
         boxes = {}
         for peer, key in self.pair_keys.items():
             cipher = Cipher(algorithms.AES256(hkdf(key, b"ce overlap sample 1")), modes.ECB()).encryptor()
@@ -109,7 +111,7 @@ class Letters:
             everything = len(by_tag) == len(self.pseudonyms)
             mine = sorted((blinded.get(p) or self._blinded(p), tag, p) for tag, p in by_tag)
             self.chosen[peer] = mine
-            cutoff = NO_CUTOFF if everything else by_tag[-1][0]
+            cutoff = NO_CUTOFF if everything and self.compares else by_tag[-1][0] if by_tag else 0
             columns = []
             for c in self._shared(self.site, peer):
                 counting = self._counting(c.name)

@@ -1,14 +1,14 @@
-"""A small independent site: takes part in one masked bce job, then ends.
+"""A small independent site: takes part in one job, masked bce or sealed pairs, then ends.
 
     python tests/independent/site_client.py CONFIG.json
 
 Written from docs/protocol.md ("A minimal site"), docs/site-computation.md and proto/ce_proto/v1 alone: nothing of
 `ce`, `ce_client` or `ce_coordinator` is imported, only the stubs of the wire. It has hard labels, no checkpoints, no
-blind, no policy beyond "masked bce jobs with pinned peers", and does not connect again.
+blind, no policy beyond "such jobs with pinned peers", and does not connect again.
 
 CONFIG.json: site, coordinator (address), key, certificate, ca, peers (peers.toml), secret, labels (CSV), consensus (the
 CSV file to write); `protocol` (optional): the version that Hello says. The output is "connected" and, when the job is
-done, a line of JSON: rounds, revision, retries, stopped (the round of each start), winner.
+done, a line of JSON: rounds, revision, and of a bce job retries, stopped (the round of each start), winner.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from keys_and_masks import (
     Masks,
     Peers,
     check_signature,
+    enrolment_digest,
     hkdf,
     hmac_16,
     joined,
@@ -53,6 +54,7 @@ from keys_and_masks import (
     texts,
 )
 from letters import Letters
+from sealed_site import sealed_site
 
 from ce_proto.v1 import arrays_pb2, site_pb2
 from ce_proto.v1.site_pb2_grpc import SiteServiceStub
@@ -155,7 +157,9 @@ class Job:
         self.attempt = Attempt(offer.job, sha256(offer.definition), offer.epoch, tuple(offer.roster))
         self.definition = json.loads(offer.definition)
         require(self.definition["name"] == offer.job, "name: not that of the offer")
-        for wish, value, rule in (("model", "bce", "models"), ("privacy", "masked", "weakest_privacy")):
+        self.sealed = self.definition["privacy"] == "sealed"
+        model, privacy = ("pairs", "sealed") if self.sealed else ("bce", "masked")
+        for wish, value, rule in (("model", model, "models"), ("privacy", privacy, "weakest_privacy")):
             if self.definition[wish] != value:
                 raise CannotGoOn(f"{wish}: expected {value}, got {self.definition[wish]}", 6, rule)
         require(list(offer.roster) == sorted(self.definition["sites"]), "roster: not the job's sites in order of name")
@@ -286,6 +290,7 @@ class Job:
                 self.pseudonyms,
                 self.tokens,
                 self.blinding,
+                compares=not self.sealed,
             )
             self.introduced, self.written = known, {1: self._letters(1, self.letters.first())}
         return self.written[1]
@@ -327,12 +332,20 @@ class Job:
             require(message.needs_two_exchanges, "needs_two_exchanges: expected true")
         if any(members != self.attempt.roster for members in shared.values()):
             require(not message.shared_by_all, "shared_by_all: expected false")
+        enrolled = [(*known, n) for known, n in zip(letters.summaries.items(), message.private_objects, strict=True)]
+        self.aligned, self.revision = known, message.revision
+        self.step, self.round, self.iteration, self.starts, self.answered = "", 0, 0, [], (b"", [])
+        if self.sealed:
+            names = {b: (members, rows, self._objects(rows)) for b, (members, rows) in blocks.items()}
+            about = (message, letters.enrolments, columns, names, self.peers.pair_keys, enrolment_digest(enrolled))
+            self.sealed_site = sealed_site(self.site, self.attempt, self.definition, *about)
+            return [site_pb2.SiteFrame(ready=ready)]
         self.model = Bce(self.site, self.definition, message.sizes, columns, blocks, len(self.pseudonyms))
         self.masks = Masks(
             self.site,
             self.attempt,
             self.peers.pair_keys,
-            [(*known, n) for known, n in zip(letters.summaries.items(), message.private_objects, strict=True)],
+            enrolled,
             {f"block/{b}": Block(members, self._objects(blocks[b][1])) for b, members in shared.items()},
             {
                 f"columns/{g}": Group(of[0].holders, tuple(c.name for c in of), tuple(c.tokens for c in of))
@@ -340,8 +353,6 @@ class Job:
             },
             {c.index: (c.name, c.holders) for c in columns},
         )
-        self.aligned, self.revision = known, message.revision
-        self.step, self.round, self.iteration, self.starts, self.answered = "", 0, 0, [], (b"", [])
         return [site_pb2.SiteFrame(ready=ready)]
 
     def _objects(self, rows: Array) -> bytes:
@@ -427,6 +438,8 @@ class Job:
             return self.answered[1]
         require(task.round > self.round, f"round: expected more than {self.round}, got {task.round}")
         require(task.resume == 0, f"resume: expected 0, got {task.resume}, {where}")
+        if self.sealed:
+            return self._take_sealed(task, step, arrays, digest, where)
         self._check_order(task, step, where)
         down, up = self.model.expected(step, task)
         got = {name: array.shape for name, array in arrays.items()}
@@ -449,6 +462,27 @@ class Job:
         self.answered, self.words_left = (digest, frames), True
         return frames
 
+    def _take_sealed(
+        self, task: site_pb2.Task, step: str, arrays: dict[str, Array], digest: bytes, where: str
+    ) -> list[site_pb2.SiteFrame]:
+        lists = (task.starts, task.stop, task.retry, task.stage, task.iteration, task.checkpoint)
+        require(not any(lists), f"starts, stages, iterations or checkpoints in a sealed job, {where}")
+        require(all(len(a.shape) == 1 and a.fraction_bits == 0 for a in task.asked), f"asked: not bytes, {where}")
+        self.words_left |= step != "meet"
+        sent = self.sealed_site.answer(step, task.round, arrays, {a.name: a.shape[0] for a in task.asked})
+        if step == "finish":
+            found = self.sealed_site
+            assert found.memberships is not None
+            rows = [["", ""] + [""] * found.k for _ in self.order]
+            for row, label, chances in zip(self.order, found.found.tolist(), found.memberships.tolist(), strict=True):
+                alone = chances[0] == chances[0]
+                rows[row] = [label if label >= 0 else "", *([max(chances), *chances] if alone else rows[row][1:])]
+            self._write_rows(found.k, rows)
+        answer = site_pb2.Answer(job=task.job, epoch=task.epoch, round=task.round, step=task.step, task_digest=digest)
+        frames = self._frames("answer", answer, {name: (np.frombuffer(b, "u1"), 0) for name, b in sent.items()})
+        self.step, self.round, self.answered = step, task.round, (digest, frames)
+        return frames
+
     def _check_order(self, task: site_pb2.Task, step: str, where: str) -> None:
         expected = FOLLOWS[self.step]
         require(step in expected, f"step: expected {' or '.join(sorted(expected))}, got {step}, {where}")
@@ -466,6 +500,8 @@ class Job:
 
     def passed(self) -> dict[str, Any]:
         """What the job went through, for tests."""
+        if self.sealed:
+            return {"rounds": self.round, "revision": self.revision}
         stopped = [self.stopped[start] for start in self.model.starts_at_first]
         return {
             "rounds": self.round,
@@ -481,12 +517,16 @@ class Job:
         rows[self.order] = found
         has = np.empty_like(labelled)
         has[self.order] = labelled
-        path = Path(self.config["consensus"])
-        with path.open("w", newline="", encoding="utf-8") as file:
+        both = zip(rows.tolist(), has.tolist(), strict=True)
+        written = [[row.index(max(row)) if with_label else "", max(row), *row] for row, with_label in both]
+        self._write_rows(self.model.k, written)
+
+    def _write_rows(self, k: int, rows: list[Any]) -> None:
+        """Label, confidence and memberships, in the order of the label file."""
+        with Path(self.config["consensus"]).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerow(["id", "label", "confidence", *(f"p{h}" for h in range(self.model.k))])
-            for id_, row, with_label in zip(self.table.ids, rows.tolist(), has.tolist(), strict=True):
-                writer.writerow([id_, row.index(max(row)) if with_label else "", max(row), *row])
+            writer.writerow(["id", "label", "confidence", *(f"p{h}" for h in range(k))])
+            writer.writerows([id_, *row] for id_, row in zip(self.table.ids, rows, strict=True))
             file.flush()
             os.fsync(file.fileno())
 

@@ -6,8 +6,6 @@ the code must compute the same: what is checked is that the definitions are righ
 
 from __future__ import annotations
 
-import ast
-import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
+from support.vectors import VECTORS, imported_by, program, vectors
 
 import ce.privacy.pair_keys
 import ce_client.state.ledger
@@ -52,8 +51,7 @@ from ce.ring import Scale, decode, encode
 from ce.steps.model import Sizes
 from ce_client.state.ledger import PURPOSE, Ledger
 
-VECTORS = Path(__file__).parents[1] / "vectors"
-KNOWN: dict[str, Any] = json.loads((VECTORS / "known_answers.json").read_text(encoding="ascii"))
+KNOWN = vectors("known_answers")
 _DTYPES: dict[str, Any] = {"i": np.int64, "f": np.float64, "u": np.uint8}
 
 
@@ -122,19 +120,8 @@ def ephemeral(monkeypatch: pytest.MonkeyPatch, private: str) -> EphemeralKey:
 
 @pytest.mark.promise("Known answers of the protocol are computed without this code.")
 def test_the_file_is_what_its_program_makes_without_this_code() -> None:
-    path = VECTORS / "make_known_answers.py"
-    imported = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add(str(node.module).split(".")[0])
-    assert not {name for name in imported if name.startswith("ce")}
-    spec = importlib.util.spec_from_file_location("make_known_answers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    assert not {name for name in imported_by(VECTORS / "make_known_answers.py") if name.startswith("ce")}
+    made = program("make_known_answers")
     assert made.known_answers() == (VECTORS / "known_answers.json").read_text(encoding="ascii")
 
 

@@ -6,38 +6,22 @@ The library must answer every task of the file as it says, and so must a site th
 
 from __future__ import annotations
 
-import ast
 import copy
-import importlib.util
-import json
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from support.vectors import VECTORS, imported_by, program, vectors
 
-VECTORS = Path(__file__).parents[1] / "vectors"
-TINY: dict[str, Any] = json.loads((VECTORS / "tiny_job.json").read_text(encoding="ascii"))
+TINY = vectors("tiny_job")
 TOLERANCE = 1e-9
 _EXACT = ("round", "step", "stage", "iteration", "starts", "retry", "stop")
-
-
-def module_of(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, VECTORS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
 def made() -> dict[str, Any]:
     """The same job, run now."""
-    found: dict[str, Any] = module_of("make_tiny_job").tiny_job()
+    found: dict[str, Any] = program("make_tiny_job").tiny_job()
     return found
 
 
@@ -108,24 +92,16 @@ def test_masks_cancel() -> None:
 
 
 def test_a_site_written_from_the_documents_answers_the_same() -> None:
-    path = VECTORS / "check_tiny_job.py"
-    imported = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add(str(node.module).split(".")[0])
-    assert not {
-        name for name in imported if name in ("ce", "ce_client", "ce_coordinator", "ce_proto", "numpy", "scipy")
-    }
-    assert module_of("check_tiny_job").differences(TINY) == []
+    others = {"ce", "ce_client", "ce_coordinator", "ce_proto", "numpy", "scipy"}
+    assert not imported_by(VECTORS / "check_tiny_job.py") & others
+    assert program("check_tiny_job").differences(TINY) == []
 
 
 def test_the_check_finds_a_difference() -> None:
     wrong = copy.deepcopy(TINY)
     entry = wrong["rounds"][64]["up"]["columns/0/sums"]["words"]
     entry["east"] = " ".join(str(int(word) + 2**40) for word in entry["east"].split())
-    assert module_of("check_tiny_job").differences(wrong) == [
+    assert program("check_tiny_job").differences(wrong) == [
         "east: round 65: columns/0/sums",
         "east: masked columns/0/sums",
     ]

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from given_keys import given_pair_keys, public_key
 
 from ce.job import Job
 from ce.labels import LabelTable
 from ce.models.registry import model_of
 from ce.privacy.derivation import derive, expand, extract
-from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.starting_parameters import SecretStarts, job_key
 from ce.protocol.keys.handshake import key_commitment
@@ -121,21 +120,7 @@ def summary(site: str, enrolment: Enrolment) -> EnrolmentSummary:
 
 
 def pair_keys(site: str) -> dict[str, bytes]:
-    keys = {name: _ephemeral(PRIVATE_KEYS[name]) for name in SITES}
-    return {
-        peer: keys[site].pair_key(
-            keys[peer].public, *ATTEMPT.context, *(name.encode() for name in sorted((site, peer)))
-        )
-        for peer in SITES
-        if peer != site
-    }
-
-
-def _ephemeral(private: bytes) -> EphemeralKey:
-    key = EphemeralKey()
-    key._private = X25519PrivateKey.from_private_bytes(private)
-    key.public = key._private.public_key().public_bytes_raw()
-    return key
+    return given_pair_keys(ATTEMPT, PRIVATE_KEYS)[site]
 
 
 # The file.
@@ -252,7 +237,7 @@ def _masked(
     return {
         "round": tasks[SITES[0]].round,
         "private_keys": {site: key.hex() for site, key in PRIVATE_KEYS.items()},
-        "public_keys": {site: _ephemeral(key).public.hex() for site, key in PRIVATE_KEYS.items()},
+        "public_keys": {site: public_key(key).hex() for site, key in PRIVATE_KEYS.items()},
         "attempt": attempt,
         "words": words,
         "of_east": {

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from ce.audit.plots import bars, kind
-from ce.audit.report import MARGIN, Audit, Finding
+from ce.audit.report import STATED, Audit, Finding
 from ce.errors import InputError
 
 _STYLE = """
@@ -63,13 +63,24 @@ def write_page(path: Path, audit: Audit) -> None:
 
 def summary(audit: Audit) -> list[str]:
     """The conclusion in a few sentences."""
-    return [_verdict(audit), *(f"Not played, but known to work on such a job: {name}." for name in audit.not_played)]
+    lines = [_verdict(audit), *(f"Not played, but known to work on such a job: {name}." for name in audit.not_played)]
+    stated = sorted({finding.attack for finding in audit.findings if finding.verdict == STATED})
+    if stated:
+        lines.append(f"Known to work, and stated in docs/audit.md as limits of sealed jobs: {', '.join(stated)}.")
+    if audit.superseded:
+        lines.append(
+            f"{len(audit.superseded)} attacks on totals have nothing to work on, because a sealed job opens none: "
+            f"{', '.join(audit.superseded)}."
+        )
+    return lines
 
 
 def _verdict(audit: Audit) -> str:
     leaks = audit.leaks
     if not leaks:
-        return f"Where mode and rules promise it, no attack found more than the result implies (margin {MARGIN:g})."
+        return (
+            f"Where mode and rules promise it, no attack found more than the result implies (margin {audit.margin:g})."
+        )
     worst = max(leaks, key=lambda finding: finding.gain)
     return (
         f"{len(leaks)} findings go beyond what mode and rules promise; the worst: {worst.view}, {worst.attack}, "
@@ -83,7 +94,8 @@ def _facts(audit: Audit) -> str:
     if audit.objects < audit.of_objects:
         objects = f"{audit.objects:,} of {audit.of_objects:,} objects, drawn at random"
     groups = f"{job.clusters} clusters" if job.clusters else "classes"
-    return f"{job.model}, {groups}, {job.restarts} starts; {len(audit.sites)} sites, layout {audit.layout}; {objects}."
+    how = f"epsilon {job.epsilon}" if job.sealed else f"{job.restarts} starts"
+    return f"{job.model}, {groups}, {how}; {len(audit.sites)} sites, layout {audit.layout}; {objects}."
 
 
 def _table(findings: list[Finding]) -> str:

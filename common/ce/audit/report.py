@@ -10,8 +10,10 @@ from ce.job import Job
 
 #: An attack succeeds when it is better than the published consensus by more than this, on any single target.
 MARGIN = 0.05
+#: The same for sealed jobs, whose gains are means over several draws of the noise.
+SEALED_MARGIN = 0.03
 
-Measure = Literal["ari", "histograms", "rows", "votes"]
+Measure = Literal["ari", "histograms", "rows", "votes", "labels"]
 Adversary = Literal["coordinator", "site"]
 
 NOTHING = "no more than the result"
@@ -24,6 +26,10 @@ SECRET_STARTS = "ruled out: starts are secret"
 LATTICE = "lattice reduction of totals that are linear in the labels (docs/audit.md)"
 ONE_ROSTER = "ruled out: one roster per label file"
 OVERLAP_CHECK = "ruled out: overlap of sites"
+STATED = "stated limit"
+REFITTED = "ruled out: sites refit the model"
+BUDGET = "ruled out: max_epsilon"
+NO_EXACT = "ruled out: allow_exact"
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class Finding:
     attack: str
     mode: str
     target: str  # a column, or what else the attack looks for
-    measure: Measure  # adjusted Rand index; share of exact histograms, of whole label rows, of objects' votes
+    #: Adjusted Rand index; share of exact histograms, of whole label rows, of objects' votes, of chosen labels.
+    measure: Measure
     recovered: float
     baseline: float  # the same measure of what the published result implies
     mean_gain: float  # recovered - baseline, over all targets of this adversary and attack
@@ -75,6 +82,13 @@ class Audit:
     broken_rules: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # default rules that the layout breaks
     excluded_objects: int = 0  # that several sites hold, where the policy leaves them out
     not_played: tuple[str, ...] = ()  # attacks that are known to work on such a job but are not part of the audit
+    #: Attacks on totals, which a sealed job does not open: name -> why there is nothing to work on.
+    superseded: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def margin(self) -> float:
+        """How much better than the baseline an attack has to be."""
+        return SEALED_MARGIN if self.job.sealed else MARGIN
 
     @property
     def leaks(self) -> tuple[Finding, ...]:
@@ -102,10 +116,11 @@ class Audit:
             "of_objects": self.of_objects,
             "excluded_objects": self.excluded_objects,
             "modes": list(self.modes),
-            "margin": MARGIN,
+            "margin": self.margin,
             "broken_rules": {scope: list(rules) for scope, rules in self.broken_rules.items()},
             "leaks": len(self.leaks),
             "not_played": list(self.not_played),
+            "superseded": dict(self.superseded),
             "findings": [
                 {**asdict(finding), "gain": finding.gain, "succeeded": finding.succeeded} for finding in self.findings
             ],

@@ -37,11 +37,17 @@ from ce.audit.minimum_rules import broken_rules
 from ce.audit.recording import Recording, record, secrets_of
 from ce.audit.report import LATTICE, ONE_ROSTER, REFERENCE, SECRET_STARTS, Audit, Finding
 from ce.audit.scoring import Referee, Truth
+from ce.audit.sealed.plan import SEALED_ATTACKS
+from ce.audit.sealed.run import audit_sealed, broken_rule
+from ce.audit.sealed.superseded import SUPERSEDED
 from ce.errors import ConfigError, InputError
-from ce.job import PRIVACY, Job
+from ce.job import MODES_OF_TOTALS, Job
 from ce.labels import LabelTable
 from ce.policy import Policy
+from ce.protocol.messages.array_names import EVERYTHING
 from ce.protocol.messages.transport import Transport
+from ce.protocol.topology.enrolment import enrol
+from ce.protocol.topology.topology import align
 
 #: Jobs with more objects are sampled.
 MOST_OBJECTS = 1500
@@ -62,14 +68,16 @@ def audit(
     job: Job,
     tables: Mapping[str, LabelTable],
     *,
-    modes: Sequence[str] = PRIVACY,
+    modes: Sequence[str] | None = None,
     attacks: Sequence[str] | None = None,
     secrets: Mapping[str, bytes] | None = None,
     policy: Policy | None = None,
     max_objects: int = MOST_OBJECTS,
     on_progress: OnProgress | None = None,
 ) -> Audit:
-    """Audit `job` over the sites' tables. `attacks`: names of `ATTACKS`, all if None.
+    """Audit `job` over the sites' tables. `modes` None: all that open totals, or that of a sealed job.
+
+    `attacks`: names of `ATTACKS`, or of `SEALED_ATTACKS` if the job is sealed; all if None.
 
     `policy` is that of every site: what its rules forbid is ruled out, and what it allows an operator to choose (number
     of jobs, smoothing, restarts) the attacks choose. None: the default rules of sites that take part with objects that
@@ -78,18 +86,20 @@ def audit(
     Starts are drawn from `secrets` {site: bytes}. Without them the audit derives secrets from the job's seed, so that
     the same audit gives the same findings.
     """
-    wanted = _wanted(attacks)
-    for mode in modes:
-        if mode not in PRIVACY:
-            raise ConfigError(f"unknown mode {mode!r}: modes are among {', '.join(PRIVACY)}")
+    modes = _modes(job, modes)
+    wanted = _wanted(attacks, SEALED_ATTACKS if job.sealed else ATTACKS)
     complete = {site: LabelTable.from_arrays(table) for site, table in tables.items()}
     if len(complete) < 2:
         raise InputError("an audit needs at least two sites: a single site sends nothing to others")
-    policy = Policy(shared_objects="totals") if policy is None else policy
-    taking_part = complete if policy.shared_objects == "totals" else held_alone(complete)
+    policy = Policy(shared_objects="sealed" if job.sealed else "totals") if policy is None else policy
+    # What a policy says about totals is nothing to a sealed job, which opens none.
+    with_shared = policy.shared_objects == "totals" or (job.sealed and policy.shared_objects == "sealed")
+    taking_part = complete if with_shared else held_alone(complete)
     tables = _sample(taking_part, max_objects, job.seed)
-    secrets = secrets_of(job, tables) if secrets is None else secrets
     report = on_progress or (lambda text: None)
+    if job.sealed:
+        return _sealed(job, tables, wanted, policy, report, (complete, taking_part))
+    secrets = secrets_of(job, tables) if secrets is None else secrets
     report("running the job with plain sums")
     plain = record(job, tables, "plain", secrets)
     truth = Truth(plain, tables)
@@ -113,6 +123,31 @@ def audit(
         findings=tuple(findings),
         broken_rules=broken.get("masked", {}),
         not_played=_not_played(plain, questions),
+    )
+
+
+def _sealed(
+    job: Job,
+    tables: Tables,
+    wanted: Sequence[str],
+    policy: Policy,
+    report: OnProgress,
+    before: tuple[Tables, Tables],
+) -> Audit:
+    """The audit of a sealed job. `before`: all tables, and those without excluded objects, before sampling."""
+    complete, taking_part = before
+    rule = broken_rule(job, policy, tables)
+    return Audit(
+        job=job,
+        layout=align({site: enrol(table, False) for site, table in tables.items()})[0].layout,
+        sites={site: table.n_objects for site, table in tables.items()},
+        objects=_count(tables),
+        of_objects=_count(taking_part),
+        excluded_objects=_count(complete) - _count(taking_part),
+        modes=(job.privacy,),
+        findings=tuple(audit_sealed(job, tables, wanted=wanted, policy=policy, on_progress=report)),
+        broken_rules={} if rule is None else {EVERYTHING: (rule,)},
+        superseded=SUPERSEDED,
     )
 
 
@@ -310,13 +345,22 @@ def _flat_rounds(questions: Sequence[Question], starts: int, k: int) -> int:
     return min(_ACTIVE_ROUNDS, 2 + dimensions // max(starts * (k - 1), 1))
 
 
-def _wanted(attacks: Sequence[str] | None) -> tuple[str, ...]:
+def _modes(job: Job, modes: Sequence[str] | None) -> tuple[str, ...]:
+    """Modes to audit: a sealed job has one, and others have all that open totals."""
+    known = (job.privacy,) if job.sealed else MODES_OF_TOTALS
+    for mode in modes or ():
+        if mode not in known:
+            raise ConfigError(f"unknown mode {mode!r}: modes are among {', '.join(known)}")
+    return known if modes is None else tuple(modes)
+
+
+def _wanted(attacks: Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
     for name in attacks or ():
-        if name not in ATTACKS:
-            close = get_close_matches(name, ATTACKS, 1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the attacks are {', '.join(ATTACKS)}"
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"the attacks are {', '.join(known)}"
             raise ConfigError(f"unknown attack {name!r}; {hint}")
-    return ATTACKS if attacks is None else tuple(attacks)
+    return known if attacks is None else tuple(attacks)
 
 
 def _sample(tables: Tables, most: int, seed: int) -> dict[str, LabelTable]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ce.audit import Audit
 
 #: What a number is a share of, by measure; an adjusted Rand index is no share.
-_OF = {"ari": "", "histograms": " of counts", "rows": " of rows", "votes": " of objects"}
+_OF = {"ari": "", "histograms": " of counts", "rows": " of rows", "votes": " of objects", "labels": " of labels"}
 
 
 @click.command()
@@ -40,7 +40,7 @@ _OF = {"ari": "", "histograms": " of counts", "rows": " of rows", "votes": " of 
     "modes",
     type=click.Choice(PRIVACY),
     multiple=True,
-    help="A mode to audit; may be repeated. Default: all three.",
+    help="A mode to audit; may be repeated. Default: all that open totals; pairs has one, sealed.",
 )
 @click.option("--attack", "attacks", multiple=True, metavar="NAME", help="Only this attack; may be repeated.")
 @click.option(
@@ -88,7 +88,7 @@ def audit(
         with _progress() as show:
             policy = Policy(shared_objects=shared_objects)
             found = audit_job(
-                job, tables, modes=modes or PRIVACY, attacks=attacks or None, policy=policy, on_progress=show
+                job, tables, modes=modes or None, attacks=attacks or None, policy=policy, on_progress=show
             )
     except ConfigError as error:  # an attack's name
         raise click.UsageError(str(error)) from error

@@ -20,6 +20,7 @@ from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
 from ce_client.state.previews import Previews
 from ce_client.state.releases.database import FILE_NAME
+from ce_client.state.releases.job_records import JobRecords
 from ce_client.state.releases.store import Releases
 from ce_proto.v1 import site_pb2 as pb
 
@@ -152,6 +153,88 @@ def test_a_job_that_waits_for_consent_says_what_it_releases(run: Run, tmp_path: 
     assert "of 60 objects that other sites hold too: one label each" in shown
     assert steps_sent(played) == set()
     assert not (north.state / FILE_NAME).exists() or Releases(north.state).budget(DELTA).jobs == ()
+
+
+def test_after_masked_words_have_left_every_failure_is_told_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = played_in(tmp_path)
+
+    def fails(*_: Any) -> None:
+        raise ce.errors.Refused("max_epsilon", "something that follows from labels")
+
+    monkeypatch.setattr(JobRecords, "commit", fails)
+    record = submitted(played, job("first"))
+    assert (record.state, record.rule) == ("failed", "")
+    assert "this site cannot go on; its log says why" in record.reason
+    monkeypatch.undo()
+    # At the first step with masked words the budget is reserved, once more: that is refused by name.
+    monkeypatch.setattr(JobRecords, "reserve", fails)
+    assert outcome(played, job("second")) == ("failed", "max_epsilon")
+    # Neither job has opened anything.
+    assert Releases(settings_of(played).state).budget(DELTA).jobs == ()
+
+
+# A site that is killed.
+
+
+def killed_after(directory: Path, frames: int) -> tuple[FrameByFrame, bool]:
+    """A job in which north's daemon is killed after so many frames, and started again; whether it went on so far."""
+    played = played_in(directory)
+    played.submit(job("first").definition(), "first")
+    going = all(played.step() for _ in range(frames))
+    played.lose_stream("north")
+    played.lose_memory("north")
+    played.connect("north")
+    played.run()
+    return played, going
+
+
+def check_one_release(played: FrameByFrame) -> None:
+    """The job is done, each site was charged once and has opened one share, and labels of all of them agree."""
+    record = played.machine.records["first"]
+    assert (record.state, record.reason) == ("done", "")
+    shares: dict[str, set[str]] = {}
+    labels = set()
+    for site in SITES:
+        settings = settings_of(played, site)
+        found = Releases(settings.state).budget(DELTA)
+        assert list(found.spent.values()) == [SHARED + ALONE]
+        assert (len(found.jobs), found.labelled) == (1, SHARED)
+        lines = list(entries(settings.state / LEDGER))
+        for kind in ("charge", "release", "model", "labelling"):
+            # A process that was killed after a line may write it once more: it says the same.
+            told = {json.dumps({k: v for k, v in line.items() if k not in ("n", "time_s", "hash")}, sort_keys=True)
+                    for line in lines if line["kind"] == kind}  # fmt: skip
+            assert len(told) == 1, (site, kind)
+        shares[site] = {
+            array["sha256"] for line in lines if line["kind"] == "contribution"
+            for name, array in line["arrays"].items() if name == f"all/share/{site}"
+        }  # fmt: skip
+        written = (settings.results / "first" / "consensus.csv").read_text().splitlines()
+        labels.add(tuple(line.split(",")[1] for line in written if line.startswith("shared")))
+    assert {site: len(sent) for site, sent in shares.items()} == dict.fromkeys(SITES, 1)
+    assert len(labels) == 1
+
+
+@pytest.mark.parametrize("frames", [75, 110, 150])
+def test_a_daemon_that_is_killed_during_a_sealed_job_opens_the_same_bytes_and_is_charged_once(
+    tmp_path: Path, frames: int
+) -> None:
+    played, going = killed_after(tmp_path, frames)
+    assert going
+    check_one_release(played)
+
+
+@pytest.mark.slow
+def test_a_daemon_may_be_killed_after_any_frame_of_a_sealed_job(tmp_path: Path) -> None:
+    frames, going = 30, True
+    while going:
+        (tmp_path / str(frames)).mkdir()
+        played, going = killed_after(tmp_path / str(frames), frames)
+        check_one_release(played)
+        frames += 1
+    assert frames > 150
 
 
 # Commands.

@@ -93,7 +93,9 @@ def owners(layout: str, sites: int, rng: np.random.Generator) -> np.ndarray:
     return rng.integers(0, sites, (OBJECTS, COLUMNS))
 
 
-def label_files(directory: Path, layout: str, roster: tuple[str, ...], seed: int) -> dict[str, ce.LabelTable]:
+def label_files(
+    directory: Path, layout: str, roster: tuple[str, ...], seed: int, ids: str = "objet nº {} é"
+) -> dict[str, ce.LabelTable]:
     """Noisy labels of three groups, a fifth of them missing, one object without any; half of the columns are text."""
     rng = np.random.default_rng(seed)
     truth = rng.integers(0, 3, OBJECTS)
@@ -115,7 +117,7 @@ def label_files(directory: Path, layout: str, roster: tuple[str, ...], seed: int
             for i in listed:
                 cells = [labels[i, c] if owner[i, c] == s else -1 for c in held]
                 spelled = ["" if x < 0 else f"é{x}" if c % 2 else str(x) for c, x in zip(held, cells, strict=True)]
-                row = [f"objet nº {i} é", *spelled]
+                row = [ids.format(i), *spelled]
                 # The same letters, as another system writes them.
                 writer.writerow(row if site in DAEMONS else [unicodedata.normalize("NFD", cell) for cell in row])
         tables[site] = ce.LabelTable.from_csv(path)
@@ -172,6 +174,58 @@ def check(deployment: Deployment, site: str, job: str, expected: Any) -> None:
     assert ids == expected.ids.tolist()
     assert labels == ["" if label == -1 else str(label) for label in expected.labels.tolist()]
     np.testing.assert_allclose(memberships, expected.memberships, rtol=0, atol=1e-9)
+
+
+@pytest.mark.promise("A site written from the documents alone takes part in jobs beside real daemons.")
+# As the last member of blocks, which gets the dealer's corrections, and as the first, which draws their keys.
+@pytest.mark.parametrize(
+    ("layout", "independent", "seed"),
+    [("arbitrary", "west", 8), pytest.param("column", "east", 11, marks=pytest.mark.slow)],
+)
+def test_labels_of_a_sealed_job_are_the_same_at_all_sites(
+    deployment: Deployment, layout: str, independent: str, seed: int
+) -> None:
+    roster = tuple(sorted((*DAEMONS, independent)))
+    tables = label_files(deployment.directory, layout, roster, seed, ids=f"sealed {layout} {{}} é")
+    deployment.allow(*roster)
+    policies = {site: deployment.directory / site / "policy.toml" for site in DAEMONS}
+    before = {site: path.read_text() for site, path in policies.items()}
+    for site, path in policies.items():
+        path.write_text(before[site] + "max_epsilon = 100.0\n")
+    job = ce.Job(name=f"sealed-{layout}", model="pairs", clusters=3, sites=roster, epsilon=40.0)
+    try:
+        with IndependentSite(deployment, independent) as client:
+            status = deployment.run(job)
+            assert (status.state, status.reason) == ("done", "")
+            code, output, errors = client.end()
+    finally:
+        for site, path in policies.items():
+            path.write_text(before[site])
+    assert (code, errors) == (0, "")
+    assert json.loads(output.splitlines()[-1]) == {"rounds": 6 + 5 * 2 + 5, "revision": 0}
+    written = {site: sealed_consensus(deployment, site, job.name) for site in roster}
+    assert {site: list(found) for site, found in written.items()} == {s: t.ids.tolist() for s, t in tables.items()}
+    holders: dict[str, list[str]] = {}
+    for site, found in written.items():
+        for id_ in found:
+            holders.setdefault(id_, []).append(site)
+    together = [id_ for id_, sites in holders.items() if len(sites) > 1 and independent in sites]
+    assert len(together) > 20
+    for id_, sites in holders.items():
+        assert len({written[site][id_][0] for site in sites}) == 1, "members of a block have one label"
+        # Memberships of what a site alone holds; of shared objects the label is all that it knows.
+        assert {written[site][id_][1] == "" for site in sites} == {len(sites) > 1}
+    assert len({label for label, _ in written[independent].values()} - {""}) == 3
+    assert written[roster[0]].get(f"sealed {layout} 7 é", ("", ""))[0] == "", "it has no label anywhere"
+
+
+def sealed_consensus(deployment: Deployment, site: str, job: str) -> dict[str, tuple[str, str]]:
+    """Label and confidence by id, in the order of the file."""
+    home = deployment.directory / site
+    path = home / "results" / job / "consensus.csv" if site in DAEMONS else home / "consensus.csv"
+    with path.open(newline="", encoding="utf-8") as file:
+        _, *rows = list(csv.reader(file))
+    return {row[0]: (row[1], row[2]) for row in rows}
 
 
 def test_sites_are_aligned_again_when_a_daemon_leaves_out_objects(deployment: Deployment) -> None:

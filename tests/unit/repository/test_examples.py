@@ -184,6 +184,21 @@ def groups_of(ids: Iterable[str]) -> list[int]:
     return [group[own] for own in ids]
 
 
+def test_the_demo_finds_the_groups() -> None:
+    """What `make demo` and the default of docker-compose.yml show: a sealed job under the default policy."""
+    result = ce.simulate(ce.Job(model="pairs", clusters=5), tables(EXAMPLES), policy={})
+    found: dict[str, int] = {}
+    for name, site in result.sites.items():
+        assert ce.metrics.ari(groups_of(site.ids), site.labels) > 0.9
+        # Every site has the same label of an object, and more than a label only of objects that it alone holds.
+        assert all(found.setdefault(own, label) == label for own, label in zip(site.ids, site.labels, strict=True))
+        shared = [len(holders_of) > 1 for holders_of in map(holders(EXAMPLES).__getitem__, site.ids.tolist())]
+        assert np.isnan(site.memberships).any(axis=1).tolist() == shared, name
+    assert ce.metrics.ari(groups_of(found), list(found.values())) > 0.93
+    assert (result.layout, result.excluded, result.objects_in_fit) == ("arbitrary", (), 3000)
+    assert result.noise_warning == ""
+
+
 def test_a_job_over_totals_finds_the_groups() -> None:
     """What the compose profile `bce` shows, where sites opted in to totals of shared customers."""
     result = ce.simulate(ce.Job(clusters=5, seed=7, restarts=2), tables(EXAMPLES))

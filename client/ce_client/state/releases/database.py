@@ -145,6 +145,7 @@ class ReleaseDatabase:
         if _pragma(database, "journal_mode = WAL") != "wal":
             raise ConfigError(f"{self.path}: this file system has no write-ahead log: keep the state on a local disk")
         database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA secure_delete = ON")  # shares that are deleted are not left in free pages
         database.execute("PRAGMA foreign_keys = ON")
         if (_pragma(database, "application_id"), _pragma(database, "user_version")) == (_APPLICATION_ID, _LAYOUT):
             return

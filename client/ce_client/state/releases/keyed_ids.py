@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.cancellation import checked
 from ce.labels import LabelTable
 from ce.privacy.derivation import derive, joined
 
@@ -37,9 +38,10 @@ def keyed_objects(secret: bytes, table: LabelTable) -> KeyedObjects:
     """`table`: all labels of these objects, whatever takes part in a job."""
     object_key, row_key = (derive(secret, b"ce released objects", what) for what in (b"object", b"label row"))
     ids = [str(id_).encode() for id_ in table.ids.tolist()]
-    objects = b"".join(hmac.digest(object_key, id_, "sha256")[:SIZE] for id_ in ids)
+    objects = b"".join(hmac.digest(object_key, id_, "sha256")[:SIZE] for id_ in checked(ids))
     labellings = b"".join(
-        hmac.digest(row_key, joined(id_, row), "sha256")[:SIZE] for id_, row in zip(ids, _rows(table), strict=True)
+        hmac.digest(row_key, joined(id_, row), "sha256")[:SIZE]
+        for id_, row in zip(checked(ids), _rows(table), strict=True)
     )
     check = derive(secret, b"ce released objects", b"which key")[:SIZE]
     return KeyedObjects(check, ids_of(objects), ids_of(labellings))

@@ -78,6 +78,11 @@ class SealedSite:
         return None if self._rounds is None else self._rounds.context.terms
 
     @property
+    def channel(self) -> Channel | None:
+        """This site's end of all encrypted bytes, which the audit listens to; None before `meet`."""
+        return None if self._rounds is None else self._rounds.context.channel
+
+    @property
     def masked(self) -> bool:
         """Whether a word that follows from labels may have left: from then on all failures are told outside alike."""
         return self._order.last not in (None, "meet")
