@@ -109,10 +109,10 @@ up.
 | labels | n (s - 1) | n |
 
 There are {before} + {level} L + {after} exchanges; {before} where no object is shared. Between two rounds the
-coordinator holds the masked rows of all sites, w/8 n m c s, or the shares and the fit, w/8 P s + 8 x {fit} D^2, whichever
-is more (`limits.round_bytes` is compared with it), and up to {working:.0f} MB to work with; a site the same for the members of
-its blocks, and its labels. There are no checkpoints: a site keeps its share, the model and {dummies} + n bytes of each
-block until the job is over.
+coordinator holds the masked rows of all sites, w/8 n m c s, or the shares and the fit, w/8 P s + 8 x {fit} D^2,
+whichever is more (`limits.round_bytes` is compared with it), and up to {working:.0f} MB to work with; a site the same
+for the members of its blocks, and its labels. There are no checkpoints: a site keeps its share, the model and
+{dummies} + n bytes of each block until the job is over.
 """
 
 #: Worked examples: sites, objects, shared ones, columns, shared ones, categories, clusters.
