@@ -34,9 +34,9 @@ POLICY = {
     ),
     "shared_objects": Rule(
         'Objects that several sites hold take no part in totals (`"sealed"`), or in no job at all (`"exclude"`).',
-        'a sealed job (`model = "pairs"`), unless the site says `"exclude"`; or objects that the sites hold alone; or, '
-        'at the sites, `shared_objects = "totals"` in `policy.toml`: [threat-model.md](threat-model.md) says what can '
-        "be read from such totals",
+        'a sealed job ([sealed.md](sealed.md)), unless the site says `"exclude"`; or objects that the sites hold '
+        'alone; or, at the sites, `shared_objects = "totals"` in `policy.toml`: [threat-model.md](threat-model.md) '
+        "says what can be read from such totals",
     ),
     "max_epsilon": Rule(
         "The tables of sealed jobs would tell more about the site's labels of an object than it allows: those of this "

@@ -47,6 +47,8 @@ BEFORE, LEVEL, AFTER = 6, 5, 4
 WORD, CORRECTED, PRODUCTS = 4, 24, 11
 #: Arrays of (categories, categories) numbers that the fit holds when it holds most.
 FIT = 8
+#: Bytes that stretches of a product or of a level take, at most, however many objects there are.
+WORKING = 12e6
 
 
 @dataclass(frozen=True)
@@ -250,31 +252,30 @@ def _share(shape: SealedShape, one: str, other: str) -> bool:
 
 
 def round_bytes(shape: SealedShape) -> float:
-    """The most that the sites send in one round: what the coordinator holds until it has passed it on."""
+    """The most that the coordinator holds between two rounds: the masked rows of all sites and what the dealer makes
+    of their seeds, or all shares and the fit of the tables, or a round of the tournament with its corrections."""
     masked = sum(masked_rows(shape, objects, site) for members, objects in shape.blocks for site in members)
-    opened = len(shape.sites) * share(shape)
-    compared = sum(len(members) * WORD * max(comparisons(shape, objects)) for members, objects in shape.blocks)
-    return max(masked, opened, compared)
+    pairs = [(one, other) for one in shape.sites for other in shape.sites if one < other and _share(shape, one, other)]
+    compared = sum(
+        (len(members) * WORD + CORRECTED + 2) * max(comparisons(shape, objects)) for members, objects in shape.blocks
+    )
+    return max(masked + sum(dealt(shape, *pair) for pair in pairs), _fit(shape), compared)
 
 
 def coordinator_memory(shape: SealedShape) -> float:
-    """While rounds run: the masked rows of all sites and what the dealer makes of them, or the fit, or a round of the
-    tournament with its corrections."""
-    pairs = [(one, other) for one in shape.sites for other in shape.sites if one < other and _share(shape, one, other)]
-    masked = round_bytes(shape) + sum(dealt(shape, *pair) for pair in pairs)
-    fit = len(shape.sites) * share(shape) + 8 * FIT * shape.width**2
-    corrected = sum((CORRECTED + 2) * max(comparisons(shape, objects)) for _, objects in shape.blocks)
-    return max(masked, fit, round_bytes(shape) + corrected)
+    """While rounds run."""
+    return round_bytes(shape) + (WORKING if shape.blocks else 0)
 
 
 def site_memory(shape: SealedShape, site: str, objects: int, columns: int) -> float:
-    """One job at a site, its labels included: the masked rows of the others, or the fit."""
-    others = sum(
-        masked_rows(shape, rows, peer) for members, rows in shape.blocks_of(site) for peer in members if peer != site
-    )
-    own = sum(masked_rows(shape, rows, site) for _, rows in shape.blocks_of(site))
-    fit = len(shape.sites) * share(shape) + 8 * FIT * shape.width**2
-    return max(others + own, fit) + objects * (columns * LABEL + OBJECT)
+    """One job at a site, its labels included: the masked rows of the members of its blocks, or the fit."""
+    masked = sum(masked_rows(shape, rows, peer) for members, rows in shape.blocks_of(site) for peer in members)
+    working = WORKING if shape.blocks_of(site) else 0
+    return max(masked + working, _fit(shape)) + objects * (columns * LABEL + OBJECT)
+
+
+def _fit(shape: SealedShape) -> float:
+    return len(shape.sites) * share(shape) + 8 * FIT * shape.width**2
 
 
 # On the disk.

@@ -24,7 +24,9 @@ change. Scripts that use them: [examples/](../examples/). Errors: [errors.md](er
 #: Everything that is promised, by heading and by the name that a program uses.
 SECTIONS: dict[str, dict[str, Any]] = {
     "Labels": {"ce.LabelTable": ce.LabelTable, "ce.labels.Column": Column},
-    "Models": {f"ce.models.{name}": getattr(ce.models, name) for name in ("BCE", "BC3E", "Mixture", "estimator_of")},
+    "Models": {
+        f"ce.models.{name}": getattr(ce.models, name) for name in ("BCE", "BC3E", "Mixture", "Pairs", "estimator_of")
+    },
     "Jobs of several sites": {
         "ce.Job": ce.Job,
         "ce.simulate": ce.simulate,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ce import capacity
+from ce import sealed_capacity as sealed
 from ce.capacity import Size
 from ce.cli.output import size as readable
 from ce.declarations.registry import BUILT_IN
@@ -91,6 +92,29 @@ A job has two checkpoints, and a third is written before the oldest is removed: 
 removed when the job is over. The ledger only grows, up to `limits.ledger_bytes`.
 """
 
+SEALED = """\
+A sealed job (`privacy = "sealed"`) iterates nothing: a site sends the rows of its shared objects once, masked, a share
+of the tables once, and then takes part in a tournament of the clusters for each shared object. Its formulas are in
+`ce.sealed_capacity`. D is the number of categories of all columns, P of cells of all tables of pairs of columns, w the
+bits of a word (22; 32 for jobs with some millions of objects, or many holders of a column), L = log2(k + 1), rounded
+up.
+
+| each site | to it | from it |
+| --- | --- | --- |
+| to enrol | {position} N + {token} m c + s ({credentials:,} + 2 x {claim} m) | {pseudonym} N + {token} m c |
+| masked rows | w/8 n m c (s - 1) | w/8 n m c |
+| to check the dealer | w/8 (m c)^2 + {check} w/8 n, for each other site, at most | {check} w/8 n, likewise |
+| shares and model | w/8 P (s - 1) + 8 k D | w/8 P |
+| tournament | {opening:.3f} k n (s - 1); the last member {corrected:.1f} k n more | {opening:.3f} k n |
+| labels | n (s - 1) | n |
+
+There are {before} + {level} L + {after} exchanges; {before} where no object is shared. Between two rounds the
+coordinator holds the masked rows of all sites, w/8 n m c s, or the shares and the fit, w/8 P s + 8 x {fit} D^2,
+whichever is more (`limits.round_bytes` is compared with it), and up to {working:.0f} MB to work with; a site the same
+for the members of its blocks, and its labels. There are no checkpoints: a site keeps its share, the model and
+{dummies} + n bytes of each block until the job is over.
+"""
+
 #: Worked examples: sites, objects, shared ones, columns, shared ones, categories, clusters.
 EXAMPLES = {
     "by rows": Size(4, 100_000, 0, 6, 6, 12, 10),
@@ -171,11 +195,36 @@ def page() -> str:
                 _examples(),
             ),
             "",
-            "From the command line:",
+            "## Sealed jobs",
+            "",
+            SEALED.format(
+                position=capacity.POSITION,
+                pseudonym=capacity.PSEUDONYM,
+                token=capacity.TOKEN,
+                credentials=capacity.CREDENTIALS,
+                claim=capacity.CLAIM,
+                check=sealed.CHECK_COLUMNS,
+                opening=sealed.WORD + (2 * sealed.PRODUCTS + 1) / 8,
+                corrected=sealed.CORRECTED + sealed.PRODUCTS / 8,
+                before=sealed.BEFORE,
+                level=sealed.LEVEL,
+                after=sealed.AFTER,
+                fit=sealed.FIT,
+                working=sealed.WORKING / 1e6,
+                dummies=sealed.DUMMY_ROWS,
+            ),
+            *table(
+                ("job", "s, N, n, m, c, q, k", "exchanges", "a site sends, at most", "all bytes", *_SEALED_TITLES),
+                _sealed_examples(),
+            ),
+            "",
+            "## From the command line",
             "",
             *code(
                 "ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --shared-columns 3 "
-                "--categories 12 --clusters 10",
+                "--categories 12 --clusters 10\n"
+                "ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --categories 12 --clusters 10 "
+                "--model pairs",
                 "sh",
             ),
             "",
@@ -209,6 +258,27 @@ def _examples() -> Iterator[tuple[str, ...]]:
                 readable(capacity.site_memory(own)),
                 kept,
             )
+
+
+_SEALED_TITLES = ("coordinator's memory", "a site's memory")
+
+
+def _sealed_examples() -> Iterator[tuple[str, ...]]:
+    for name, size in EXAMPLES.items():
+        own = replace(size, model="pairs", privacy="sealed")
+        shape = sealed.SealedShape.even(own)
+        numbers = (own.sites, own.objects, own.shared, own.columns, own.categories, own.shared_categories, own.clusters)
+        enrolment = sealed.enrolment_traffic(own)
+        last = shape.sites[-1]
+        yield (
+            name,
+            ", ".join(f"{number:,}" for number in numbers),
+            f"{sealed.exchanges(shape)}",
+            readable(enrolment.up + max(sealed.site_traffic(shape, site).up for site in (shape.sites[0], last))),
+            readable(own.sites * enrolment.both + sealed.rounds_traffic(shape)),
+            readable(max(sealed.coordinator_memory(shape), capacity.alignment_memory(own))),
+            readable(sealed.site_memory(shape, last, own.objects, own.columns)),
+        )
 
 
 def _by_model(what: str) -> str:

@@ -6,7 +6,19 @@ from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from typing import Any
 
-from ce.job import LARGEST_COUNT, LONGEST_NAME, MODELS, MOST_RESTARTS, PRIVACY, Deadlines, Job
+from ce.job import (
+    EXACT,
+    LARGEST_COUNT,
+    LARGEST_EPSILON,
+    LONGEST_NAME,
+    MODELS,
+    MOST_RESTARTS,
+    PRIVACY,
+    UNITS,
+    Deadlines,
+    Job,
+)
+from ce.pair_tables import MOST_CLUSTERS
 from ce.policy import ENV_PREFIX as POLICY_PREFIX
 from ce.policy import Policy
 from ce.service.settings import reference
@@ -50,9 +62,10 @@ JOB: dict[str, tuple[str, str | None, str]] = {
     ),
     "model": (f"one of {', '.join(MODELS)}", None, "What is fitted."),
     "clusters": (
-        "a whole number",
-        "required for bce and mixture",
-        f"How many consensus clusters, 1 to {LARGEST_COUNT:,}.",
+        'a whole number, or "auto"',
+        "required for bce, mixture and pairs",
+        f'How many consensus clusters, 1 to {LARGEST_COUNT:,}; pairs: 1 to {MOST_CLUSTERS}, or "auto" (as many as the '
+        "tables show).",
     ),
     "classes": (
         "a whole number, or a list of texts or whole numbers",
@@ -66,7 +79,11 @@ JOB: dict[str, tuple[str, str | None, str]] = {
         None,
         "Of the starts in `ce simulate`. Between organisations starts come from secrets and from the whole definition.",
     ),
-    "max_iterations": ("a whole number", "300; 10 for bc3e", "Most iterations of every start; 0: the start itself."),
+    "max_iterations": (
+        "a whole number",
+        "300; 10 for bc3e, 2,000 for pairs",
+        "Most iterations of every start; 0: the start itself.",
+    ),
     "tolerance": (
         "a number",
         None,
@@ -74,9 +91,27 @@ JOB: dict[str, tuple[str, str | None, str]] = {
     ),
     "privacy": (
         f"one of {', '.join(PRIVACY)}",
-        None,
+        '"masked"; "sealed" for pairs',
         "How sums travel: each site's as they are (plain), under masks that cancel in the total (masked), or so that "
-        "the coordinator cannot read the total either (blind).",
+        "the coordinator cannot read the total either (blind). In a sealed job nothing is opened but noisy pair tables "
+        "and the labels.",
+    ),
+    "epsilon": (
+        f'a number, or "{EXACT}"',
+        None,
+        f'pairs: how much the opened tables may tell (differential privacy), at most {LARGEST_EPSILON:g}; "{EXACT}": '
+        "tables without noise, which every site must allow.",
+    ),
+    "delta": ("a number", None, "pairs: the probability with which epsilon may not hold."),
+    "collusion": (
+        "a whole number",
+        None,
+        "pairs: so many sites may put together what they know, and the noise of the others still hides labels.",
+    ),
+    "unit": (
+        f"one of {', '.join(UNITS)}",
+        None,
+        "pairs: what epsilon is about: one site's labels of an object, one label, or all labels of an object.",
     ),
     "schedule": ("one of joint, newton", None, "bce: how alpha is learnt."),
     "local_loops": ("a whole number", None, "Passes per iteration over columns that one site alone holds."),

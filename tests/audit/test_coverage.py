@@ -11,15 +11,19 @@ import pytest
 from support.ensembles import Labels, Tables, by_cells, ids, noisy
 
 from ce import Job, LabelTable
-from ce.audit import ATTACKS
+from ce.audit import ATTACKS, SEALED_ATTACKS
 from ce.audit.adversary_views import CoordinatorView
 from ce.audit.attacks.flat_sums import unmix_flat_sums
 from ce.audit.coverage import COVERED, reason
 from ce.audit.recording import Exchange, Recording, record, secrets_of
 from ce.audit.scoring import Truth
-from ce.job import PRIVACY
+from ce.audit.sealed.coverage import COVERED as SEALED_COVERED
+from ce.audit.sealed.coverage import reason as sealed_reason
+from ce.audit.sealed.recording import SealedRecording, record_sealed
+from ce.job import MODES_OF_TOTALS
 from ce.protocol.messages import steps
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.sealed_steps import SEALED_TABLE
 from ce.protocol.messages.steps import TABLE, Asked, StepRule
 from ce.protocol.messages.task import Answer
 from ce.ring import encode
@@ -52,7 +56,7 @@ def _recordings() -> list[Recording]:
     tables = voting(noisy(1, 120, 5, 3, 3, 0.3), 3)
     found = []
     for model, keys in MODELS.items():
-        for mode in PRIVACY:
+        for mode in MODES_OF_TOTALS:
             job = Job(model=model, max_iterations=3, **keys)  # type: ignore[arg-type]
             found.append(record(job, tables, mode, secrets_of(job, tables)))
     return found
@@ -124,3 +128,46 @@ def test_sums_under_a_flat_message_would_be_unmixed(recordings: list[Recording])
     flat = replace(view, exchanges=[*view.exchanges, Exchange(last.tasks, answers)])
     guesses = unmix_flat_sums(flat, asked)
     assert [truth.score(question, guess) for question, guess in guesses.items()] == [pytest.approx(1.0)] * 5
+
+
+#: Sites answer this only when a job is taken up again after the release.
+ONLY_LATER = {("release", "all", "model")}
+
+
+@pytest.fixture(scope="module", name="sealed")
+def _sealed() -> SealedRecording:
+    tables = voting(noisy(1, 120, 5, 3, 3, 0.3), 3)
+    return record_sealed(Job(model="pairs", clusters=3, sites=tuple(tables)), tables)
+
+
+@pytest.mark.promise("The audit replays every step of the protocol, and has an attack or a reason for every array.")
+def test_every_step_of_a_sealed_job_is_replayed_and_every_array_of_it_is_known(sealed: SealedRecording) -> None:
+    assert {exchange.step for exchange in sealed.exchanges} == set(SEALED_TABLE)
+    seen, before = set(), None
+    for exchange in sealed.exchanges:
+        step = exchange.step
+        for task in exchange.tasks.values():
+            for name in task.arrays:
+                assert sealed_reason(step, name, came_before=before) is not None, (step, name)
+                if ArrayName(name).kind in ("model", "dealer"):
+                    seen.add((step, ArrayName(name).kind, ArrayName(name).what))
+        for answer in exchange.answers.values():
+            for name in answer.arrays:
+                assert sealed_reason(step, name) is not None, (step, name)
+                array = ArrayName(name)
+                seen.add((step, array.kind, "" if array.kind == "box" else array.what))
+        before = step
+    # Nothing is said about arrays that there are not, and a new one would be noticed.
+    assert set(SEALED_COVERED) - seen == ONLY_LATER
+    assert sealed_reason("score", ArrayName.of_broadcast("scores", "site0")) is None
+
+
+def test_every_reason_of_a_sealed_array_is_an_attack_or_a_sentence() -> None:
+    used = set()
+    for found in SEALED_COVERED.values():
+        if isinstance(found, tuple):
+            assert found
+            used |= set(found)
+        else:
+            assert len(found.split()) > 4
+    assert used == set(SEALED_ATTACKS)

@@ -181,3 +181,35 @@ def test_help_has_examples_and_the_attacks_have_names(capsys: pytest.CaptureFixt
     assert code == 0
     assert "ce audit labels.csv --split columns:5" in out
     assert len(ATTACKS) == len(set(ATTACKS)) == 29
+
+
+def test_a_sealed_job_is_audited_in_its_only_mode(ensembles: dict[str, Any]) -> None:
+    job = Job(name="sealed", model="pairs", clusters=3)
+    found = audit(job, ensembles["three columns each"], attacks=("exact tables", "dealer and site"))
+    assert found.modes == ("sealed",)
+    assert found.margin == 0.03
+    assert set(found.superseded) == set(ATTACKS)
+    assert found.leaks == ()
+    written = json.loads(json.dumps(found.as_dict()))
+    assert written["margin"] == 0.03
+    assert written["superseded"].keys() == set(ATTACKS)
+    assert {finding["mode"] for finding in written["findings"]} == {"sealed"}
+    lines = summary(found)
+    assert "margin 0.03" in lines[0]
+    assert any("stated" in line and "dealer and site" in line for line in lines)
+    assert any("nothing to work on" in line and "reset and probe" in line for line in lines)
+    shown = page(found)
+    assert "epsilon 2.0" in shown
+    assert "stated limit" in shown
+    with pytest.raises(ConfigError, match="modes are among sealed"):
+        audit(job, ensembles["three columns each"], modes=("masked",))
+    with pytest.raises(ConfigError, match="did you mean 'winners'"):
+        audit(job, ensembles["three columns each"], attacks=("winner",))
+
+
+def test_the_command_audits_a_sealed_job(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--model", "pairs", "--attack", "dealer and site", "--format", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["modes"] == ["sealed"]
+    assert {finding["verdict"] for finding in found["findings"]} == {"stated limit"}

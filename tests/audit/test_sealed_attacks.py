@@ -1,6 +1,6 @@
-"""Sealed jobs: under the default policy no attack of the coordinator or of one site, over any number of jobs on the same
-labels, gains more than 0.03 on any column; stated limits succeed; and the same tests say LEAKS where noise, encryption or
-the check of the model is missing, so that they can fail.
+"""Sealed jobs: under the default policy no attack of the coordinator or of one site, over any number of jobs on the
+same labels, gains more than 0.03 on any column; stated limits succeed; and the same tests say LEAKS where noise,
+encryption or the check of the model is missing, so that they can fail.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ce.audit.sealed.attacks.linear_programme import nearest_labels
 from ce.audit.sealed.attacks.release_differences import guess_after_edit
 from ce.audit.sealed.attacks.small_categories import read_small_categories
 from ce.audit.sealed.attacks.transcript import FEWEST_BYTES, uniformity
+from ce.audit.sealed.attacks.weighted_rows import chosen_labels
 from ce.audit.sealed.plan import LIMITS
 from ce.audit.sealed.pooled_labels import PooledLabels
 from ce.audit.sealed.recording import SealedRecording, record_sealed
@@ -36,7 +37,7 @@ KNOWN = {**dict.fromkeys(LIMITS, STATED), "crafted model": REFITTED, "unbounded 
 
 
 def small() -> Tables:
-    labels = noisy(3, 240, 8, 3, 3, 0.3)
+    labels = noisy(3, 240, 6, 3, 3, 0.3)
     return partly_shared(labels[:, :-2], labels[:, -2:], 3, 160)
 
 
@@ -163,6 +164,16 @@ def test_a_winner_says_a_lot_about_a_single_foreign_column() -> None:
     assert set(PooledLabels.of(tables).winners(release.weights, release.beta)) > {0}
 
 
+def test_rows_that_are_not_one_hot_pass_every_check_of_the_opened_tables() -> None:
+    """A stated limit: nothing in the tables tells such rows from honest ones."""
+    labels = PooledLabels.of(small())
+    guesses, passed = chosen_labels(labels, "site0", sealed(), 2.0, 0)
+    assert passed
+    right = [labels.counts[column][object_].argmax() == label for object_, column, label in guesses]
+    assert len(right) >= 2
+    assert np.mean(right) > 0.9
+
+
 @pytest.mark.promise("The audit finds planted leaks, and finds none where it says that there are none.")
 def test_a_model_that_nobody_checks_and_rows_that_nobody_encrypts_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_the_clear(self: Channel, key: bytes, content: bytes, context: bytes) -> Bytes:
@@ -247,5 +258,5 @@ def test_a_gain_by_chance_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_policy_that_refuses_the_job_rules_findings_out() -> None:
     found = audit(sealed(), small(), attacks=("dealt masks",), policy=replace(Policy(), min_sites=9))
-    assert found.broken_rules == {"global": ("min_sites",)} or set(found.broken_rules.values()) == {("min_sites",)}
+    assert set(found.broken_rules.values()) == {("min_sites",)}
     assert found.leaks == ()

@@ -585,7 +585,12 @@ class Client:
                 protocol=self.config.get("protocol", PROTOCOL),
                 software="independent site",
                 instance=os.urandom(16),
-                lacks=[site_pb2.FEATURE_CHECKPOINTS, site_pb2.FEATURE_BLIND, site_pb2.FEATURE_SOFT_LABELS],
+                lacks=[
+                    site_pb2.FEATURE_CHECKPOINTS,
+                    site_pb2.FEATURE_BLIND,
+                    site_pb2.FEATURE_SOFT_LABELS,
+                    site_pb2.FEATURE_SEALED,
+                ],
             )
             self._frames.put(site_pb2.SiteFrame(hello=hello))
             stream = SiteServiceStub(channel).Connect(self._requests())

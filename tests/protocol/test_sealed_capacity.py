@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 import ce
-from ce.capacity import Size
+from ce.capacity import LABEL, OBJECT, Size
 from ce.errors import ConfigError
 from ce.job import Job
 from ce.labels import LabelTable
-from ce.protocol.sealed_run import run_sealed
-from ce.sealed_capacity import SealedShape, exchanges, levels, rounds_traffic, site_traffic
+from ce.protocol.attempt import Attempt
+from ce.protocol.engine.aggregator import add_answer
+from ce.protocol.local_alignment import align_tables
+from ce.protocol.sealed_run import run_sealed, sealed_parties
+from ce.protocol.topology.vocabularies import Wishes
+from ce.sealed_capacity import (
+    SealedShape,
+    coordinator_memory,
+    exchanges,
+    levels,
+    rounds_traffic,
+    site_memory,
+    site_traffic,
+)
 
 #: Sites, objects, of these shared, columns, of these shared, categories, clusters.
 SIZES = {
@@ -69,3 +86,39 @@ def test_a_model_has_the_modes_that_its_jobs_have() -> None:
         Size(3, 10, 0, 2, 0, 2, 2, model="pairs")
     with pytest.raises(ConfigError, match='model bce has no jobs with privacy = "sealed"'):
         Size(3, 10, 0, 2, 0, 2, 2, privacy="sealed")
+
+
+@pytest.mark.slow
+def test_memory_of_rounds() -> None:
+    """What coordinator and sites take, measured in each round: at most what the formulas say, and not much less."""
+    size = replace(SIZES["column"], objects=40_000, shared=40_000, categories=10)
+    tables = tables_of(size)
+    job = Job(model="pairs", clusters=size.clusters, sites=tuple(tables))
+    aligned = align_tables(False, tables, dict.fromkeys(tables, Wishes()), None)
+    parties = sealed_parties(job, Attempt("job", job.definition(), 1, tuple(tables)), aligned, tables)
+    coordinator, at_coordinator, at_sites = parties.coordinator, 0, 0
+    while coordinator.open_round is not None:
+        answers = {}
+        for site, task in coordinator.tasks().items():
+            brought = sum(array.nbytes for array in task.arrays.values())
+            answers[site], peak = traced(lambda site=site, task=task: parties.sites[site].answer(task))
+            at_sites = max(at_sites, brought + peak)
+        for site, answer in answers.items():
+            add_answer(coordinator, site, answer)
+        passed_on = sum(array.nbytes for answer in answers.values() for array in answer.arrays.values())
+        _, peak = traced(coordinator.advance)
+        at_coordinator = max(at_coordinator, passed_on + peak)
+    shape = SealedShape.even(size)
+    assert 0.5 < at_coordinator / coordinator_memory(shape) < 1
+    labels = size.objects * (size.columns * LABEL + OBJECT)
+    assert 0.5 < at_sites / (site_memory(shape, shape.sites[-1], size.objects, size.columns) - labels) < 1
+
+
+def traced(call: Callable[[], Any]) -> tuple[Any, int]:
+    """A result, and the most bytes that were allocated on the way."""
+    tracemalloc.start()
+    try:
+        result = call()
+        return result, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

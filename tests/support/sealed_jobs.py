@@ -150,6 +150,8 @@ def one_hot(tables: Tables, terms: Terms) -> tuple[list[str], NDArray[np.int64]]
     for table in tables.values():
         where = np.array([position[str(i)] for i in table.ids])
         for column in table.clusterings:
+            if not known[column.name]:
+                continue
             codes = column.recode(tuple(sorted(known[column.name]))).codes
             assert codes is not None
             first = terms.layout.offsets[terms.layout.names.index(column.name)]

@@ -78,7 +78,9 @@ def summary(audit: Audit) -> list[str]:
 def _verdict(audit: Audit) -> str:
     leaks = audit.leaks
     if not leaks:
-        return f"Where mode and rules promise it, no attack found more than the result implies (margin {audit.margin:g})."
+        return (
+            f"Where mode and rules promise it, no attack found more than the result implies (margin {audit.margin:g})."
+        )
     worst = max(leaks, key=lambda finding: finding.gain)
     return (
         f"{len(leaks)} findings go beyond what mode and rules promise; the worst: {worst.view}, {worst.attack}, "

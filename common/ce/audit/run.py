@@ -350,7 +350,7 @@ def _modes(job: Job, modes: Sequence[str] | None) -> tuple[str, ...]:
     known = (job.privacy,) if job.sealed else MODES_OF_TOTALS
     for mode in modes or ():
         if mode not in known:
-            raise ConfigError(f"unknown mode {mode!r}: modes of {job.model} are among {', '.join(known)}")
+            raise ConfigError(f"unknown mode {mode!r}: modes are among {', '.join(known)}")
     return known if modes is None else tuple(modes)
 
 

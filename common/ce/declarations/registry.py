@@ -25,6 +25,11 @@ DEFAULT = BUILT_IN[0].name
 _BUILT_IN = {declaration.name: declaration for declaration in BUILT_IN}
 
 
+def sealed_name() -> str:
+    """The model of this release that runs in sealed jobs, for sentences that propose one."""
+    return next(declaration.name for declaration in BUILT_IN if declaration.sealed)
+
+
 def built_in_names() -> tuple[str, ...]:
     """The models of this release."""
     return tuple(_BUILT_IN)

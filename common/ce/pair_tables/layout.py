@@ -17,7 +17,7 @@ from ce.errors import InputError
 Reals = NDArray[np.float64]
 
 #: Categories of all columns together. The fit holds some ten arrays of (D, D) and finds eigenvalues in D³ steps: at
-#: this width 1.3 GB and a minute. A column of ids or of measured values passes it; a clustering never does.
+#: this width 1.2 GB and minutes. A column of ids or of measured values passes it; a clustering never does.
 MOST_WIDTH = 4_000
 
 

@@ -40,6 +40,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.declarations.registry import sealed_name
 from ce.errors import Refused
 from ce.labels import LabelTable
 from ce.policy import Policy
@@ -62,7 +63,7 @@ _HELD_ALONE = (
 )
 #: What to do without them, by what the policy says.
 _WITHOUT_SHARED = {
-    "sealed": f'use a sealed job (model = "pairs"), in which they take part, or {_HELD_ALONE}',
+    "sealed": f'use a sealed job (model = "{sealed_name()}"), in which they take part, or {_HELD_ALONE}',
     "exclude": f"use {_HELD_ALONE}",
 }
 #: The rule by which all shared columns of a site have the same holders.

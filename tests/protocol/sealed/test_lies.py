@@ -65,7 +65,7 @@ class FalseDealer(LocalDealer):
         return {**dealt, ("a", "b"): bytes(words)}
 
 
-@pytest.mark.promise("A dealer whose products are wrong is noticed before any share is opened, and the job is charged")
+@pytest.mark.promise("A dealer whose products are wrong is noticed before any share is opened, and the job is charged.")
 def test_a_tampered_product_is_refused_and_charged() -> None:
     world = SealedWorld(sealed_job(2, 8.0), few_sites())
     honest = world.attempt().coordinator
@@ -220,7 +220,7 @@ def moved(by: float) -> Callable[[Any], Array]:
     return change
 
 
-@pytest.mark.promise("A site refuses a model that a fit of the opened tables does not give")
+@pytest.mark.promise("A site of a sealed job scores only with the model that the opened tables give.")
 def test_a_crafted_model_is_refused() -> None:
     for site in ("a", "c"):
         _, parties = started("score")
@@ -238,7 +238,7 @@ def test_a_second_model_is_refused_in_every_later_attempt() -> None:
         play_round(later, on_task=only_for("b", of_model(later, moved(1e-9))))
 
 
-@pytest.mark.promise("Sites that were sent different models cannot read each other")
+@pytest.mark.promise("Sites that were sent different models cannot read each other.")
 def test_two_sites_that_were_sent_two_models_cannot_read_each_other() -> None:
     _, parties = started("score")
     play_round(parties, on_task=only_for("b", of_model(parties, moved(1e-9))))  # both are acceptable

@@ -70,7 +70,7 @@ def assert_spread(
 
 @given(**SPREAD)
 @settings(max_examples=6, deadline=None, derandomize=True)
-@pytest.mark.promise("Without noise, a sealed job gives the pooled tables and the pooled labels, in every topology")
+@pytest.mark.promise("Without noise, a sealed job gives the pooled tables and the pooled labels, in every topology.")
 def test_any_topology_gives_the_pooled_tables_and_labels(**spread: Any) -> None:
     assert_spread(**spread)
 
@@ -95,6 +95,20 @@ def test_31_clusters() -> None:
 def test_words_of_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ce.protocol.sealed.terms.ring_bits", lambda largest, sd: 32)
     assert_pooled(few_sites(), 2)
+
+
+def test_a_site_without_clusterings_and_a_column_without_categories_take_part() -> None:
+    tables = few_sites()
+    n = tables["a"].n_objects
+    nothing = Column("nothing", "clustering", (), np.full(n, -1, dtype=np.int32), None)
+    votes = Column("votes", "classifier", ("x", "y"), np.zeros(n, dtype=np.int32), None)
+    tables["a"] = LabelTable(tables["a"].ids, (*tables["a"].columns, nothing))
+    tables["c"] = LabelTable(tables["c"].ids, (votes,))
+    assert_pooled(tables, 2)
+
+
+def test_one_site_alone_needs_no_other() -> None:
+    assert_pooled({"a": few_sites()["a"]}, 2)
 
 
 def test_both_transports_give_the_same_bits() -> None:

@@ -71,7 +71,7 @@ class Watched:
         assert labels_of(self.world, parties) == expected
 
 
-@pytest.mark.promise("A sealed job cut off anywhere ends with one release, charged once, and labels opened once")
+@pytest.mark.promise("A sealed job cut off anywhere ends with one release, charged once, and labels opened once.")
 def test_cut_off_in_every_step() -> None:
     for rounds in (*range(8), *range(15, ROUNDS)):  # not in each of the ten rounds of compare
         cut_off(rounds, rounds % 4, "exact")

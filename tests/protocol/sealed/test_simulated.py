@@ -67,7 +67,7 @@ def test_the_command_writes_labels_and_leaves_unknown_memberships_empty(tmp_path
     assert report["n_clusters"] == 2
     assert set(report["epsilon_spent"]) == {"a", "b", "c"}
     assert "larger epsilon" in report["noise_warning"]
-    rows = list(csv.DictReader((tmp_path / "out" / "a.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((tmp_path / "out" / "a.csv").read_text(encoding="utf-8").splitlines()))
     shared, alone = rows[:24], rows[24:]
     assert all(row["label"] in ("0", "1", "") and not row["confidence"] + row["p0"] + row["p1"] for row in shared)
     assert all(float(row["p0"]) + float(row["p1"]) == pytest.approx(1) for row in alone)

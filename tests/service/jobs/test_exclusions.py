@@ -101,7 +101,7 @@ def test_everybody_is_told_that_400_of_850_objects_are_not_in_the_fit(
         told = json.loads(run("ce-client", "show", job, "--config", home, "--format", "json").out)
         assert (told["objects"], told["objects_in_fit"]) == (550, 150)
         previewed = run("ce-client", "preview", job, "--config", home).out
-        assert 'shared_objects = "exclude": they take no part in totals' in previewed
+        assert "shared_objects: they take no part in this job, and are labelled here afterwards" in previewed
 
 
 @pytest.mark.promise("Nothing but masked sums leaves a site in masked, and nothing but random words in blind.")

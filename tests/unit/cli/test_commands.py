@@ -1004,3 +1004,14 @@ def test_capacity_says_what_a_job_would_take(ce_: Ce) -> None:
     twice = json.loads(ce_(*asked, "--shared", 1000, "--format", "json").out)
     assert 1.9 < twice["from_a_site_each_iteration"] / facts["from_a_site_each_iteration"] < 2.0
     assert ce_(*asked, "--shared", 1001).code == 4
+
+
+def test_capacity_of_a_sealed_job(ce_: Ce) -> None:
+    asked = ("capacity", "--sites", 4, "--objects", 1000, "--columns", 5, "--categories", 8, "--clusters", 3)
+    ended = ce_(*asked, "--shared", 500, "--model", "pairs")
+    assert re.search(r"exchanges +20\n", ended.out)
+    facts = json.loads(ce_(*asked, "--shared", 500, "--model", "pairs", "--privacy", "sealed", "--format", "json").out)
+    twice = json.loads(ce_(*asked, "--shared", 1000, "--model", "pairs", "--format", "json").out)
+    assert 1.3 < twice["from_a_site_at_most"] / facts["from_a_site_at_most"] < 2.0
+    assert ce_(*asked, "--model", "pairs", "--privacy", "masked").code == 4
+    assert ce_(*asked, "--privacy", "sealed").code == 4

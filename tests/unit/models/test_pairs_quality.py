@@ -10,17 +10,15 @@ from ce.metrics import ari
 from ce.models import BCE, Mixture, Pairs
 from ce.pair_tables import fit_pairs, log_scores, pair_tables
 
-QUALITY = "Pairs finds planted clusters as well as BCE."
 
-
-@pytest.mark.promise(QUALITY)
+@pytest.mark.promise("Pairs finds planted clusters as well as BCE.")
 def test_planted_clusters_are_found() -> None:
     """One ensemble of one condition; `make test-slow` has all."""
     labels, truth = planted(1_000, 20, 7, 0.4, seed=0)
     assert ari(truth, Pairs(7, random_state=0).fit_predict(labels)) >= 0.99
 
 
-@pytest.mark.promise(QUALITY)
+@pytest.mark.promise("Pairs finds planted clusters as well as BCE.")
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", [0.0, 0.3])
 @pytest.mark.parametrize("wrong", [0.2, 0.4, 0.5])

@@ -65,7 +65,9 @@ class SiteAttack:
     otherwise: str | None = None  # what its success means, if it is no leak
 
 
-def _from_prior(known: SiteKnowledge, labels: PooledLabels, decoder: Decoder, only: frozenset[Key] | None) -> Iterator[tuple[Key, Score]]:
+def _from_prior(
+    known: SiteKnowledge, labels: PooledLabels, decoder: Decoder, only: frozenset[Key] | None
+) -> Iterator[tuple[Key, Score]]:
     for target in known.targets:
         if only is None or target.key in only:
             baseline = Baseline.of(labels, known, target)

@@ -86,7 +86,7 @@ class PooledLabels:
             few = of_two & ((codes >= 0).sum(axis=1) < self.min_foreign_columns)
             scored[site] = np.where(few[:, None], np.int32(-1), codes)
         counts = replace(self, codes=scored).counts
-        best = log_scores(counts, self.layout, weights, beta).argmax(axis=1).astype(np.intp)
+        best: Winners = log_scores(counts, self.layout, weights, beta).argmax(axis=1).astype(np.intp)
         best[~np.any([(codes >= 0).any(axis=1) for codes in scored.values()], axis=0)] = -1
         return best
 

@@ -1,9 +1,9 @@
 """Run a sealed job on one machine and record it: what passes through the coordinator, and what each site can read.
 
 The coordinator, which is also the dealer, sees every task and every answer: seeds for the dealer, dealt words, sizes,
-ciphertext, commitments, shares, tables, the model. A site sees its tasks, and in the clear what its peers have encrypted
-for it or for the members of its blocks. Random bytes of the sites follow from the job's seed, so that an audit can be
-repeated; keys between sites, and with them the ciphertext, are new in every recording.
+ciphertext, commitments, shares, tables, the model. A site sees its tasks, and in the clear what its peers have
+encrypted for it or for the members of its blocks. Random bytes of the sites follow from the job's seed, so that an
+audit can be repeated; keys between sites, and with them the ciphertext, are new in every recording.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ce.audit.recording import Exchange, Recorder
 from ce.audit.sealed.releases import Release
@@ -66,7 +68,7 @@ class SealedRecording:
         for exchange in self.exchanges:
             if exchange.step == step:
                 for site, answer in exchange.answers.items():
-                    found |= {(site, ArrayName(name)): array for name, array in answer.arrays.items()}
+                    found |= {(site, ArrayName(name)): a.astype(np.uint8) for name, a in answer.arrays.items()}
         return found
 
 
@@ -91,7 +93,7 @@ def record_sealed(
     for site in tables:
         digests |= object_digests(aligned.enrolments[site].objects, aligned.rows[site])
     terms = parties.coordinator.terms
-    recording = SealedRecording(
+    return SealedRecording(
         terms=terms,
         topology=aligned.topology,
         blocks=shared_blocks(attempt.job_digest, aligned.topology.whole(), digests),
@@ -102,7 +104,6 @@ def record_sealed(
         labels={site: _labels(one) for site, one in parties.sites.items()},
         rows=aligned.rows,
     )
-    return recording
 
 
 class _Tap:
@@ -158,7 +159,7 @@ def _release(terms: Terms, exchanges: tuple[Exchange, ...], site: SealedSite) ->
         if exchange.step == "release":
             for name, answer in exchange.answers.items():
                 shares[name] = answer.arrays[ArrayName.of_broadcast(SHARE, name)].tobytes()
-    tables: Reals = terms.layout.unpacked(opened_cells(terms, shares)).astype(float)
+    tables: Reals = terms.layout.unpacked(opened_cells(terms, shares)).astype(np.float64)
     assert site.model is not None
     return Release(terms.layout, tables, terms.sd, site.model.weights, site.model.beta)
 

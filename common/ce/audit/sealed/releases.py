@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +38,8 @@ class Release:
 def noise_for(labels: PooledLabels, job: Job, epsilon: float) -> Noise:
     """The noise of this job with another epsilon."""
     present = {column: sites for column, sites in labels.holders.items() if sites}
-    return noise_of(
-        present, labels.sites, epsilon=epsilon, delta=job.delta, unit=job.unit, collusion=job.collusion  # type: ignore[arg-type]
-    )
+    unit: Any = job.unit  # one of `Unit`, as the job has checked
+    return noise_of(present, labels.sites, epsilon=epsilon, delta=job.delta, unit=unit, collusion=job.collusion)
 
 
 def share_of_budget(epsilon: float, delta: float, jobs: int) -> float:
@@ -57,7 +57,7 @@ def noisy_tables(labels: PooledLabels, job: Job, epsilon: float | str, draw: Seq
     key = hashlib.sha256(repr((job.seed, *draw)).encode()).digest()
     cells = DiscreteGaussian(noise.site_variance).sample(Stream(key), layout.n_cells * len(sites))
     added = cells.reshape(len(sites), layout.n_cells).sum(axis=0).astype(np.float64)
-    return labels.tables + layout.unpacked(added), noise.opened_sd
+    return labels.tables + layout.unpacked(added).astype(np.float64), noise.opened_sd
 
 
 @lru_cache(maxsize=8)

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 
 from ce.audit.partitions import Groups
-from ce.audit.report import NOTHING, REFITTED, SEALED_MARGIN, STATED, LEAKS, Audit, Finding, Measure, Score
+from ce.audit.report import LEAKS, NOTHING, REFITTED, SEALED_MARGIN, STATED, Finding, Measure, Score
 from ce.audit.scoring import agreement
-from ce.audit.sealed.attacks.crafted_model import nearly_honest, one_column, refused
+from ce.audit.sealed.attacks.crafted_model import Clusters, nearly_honest, one_column, refused
 from ce.audit.sealed.attacks.recorded_words import (
     clustered_ciphertext,
     clustered_openings,
@@ -29,7 +29,6 @@ from ce.audit.sealed.recording import SealedRecording, record_sealed
 from ce.audit.sealed.releases import draw_release
 from ce.audit.sealed.scenarios import Budget, one_job
 from ce.audit.sealed.scoring import Baseline
-from ce.audit.sealed.superseded import SUPERSEDED
 from ce.errors import Refused
 from ce.job import EXACT, Job
 from ce.labels import LabelTable
@@ -161,7 +160,7 @@ class _SealedAuditor:
         return self._judged("coordinator", "crafted model", scores, None if passed else REFITTED)
 
     @property
-    def _clusters(self) -> int | str:
+    def _clusters(self) -> Clusters:
         assert self._job.clusters is not None
         return self._job.clusters
 
@@ -223,7 +222,8 @@ class _SealedAuditor:
     def _codes(self, recording: SealedRecording, block: int, site: str, column: int) -> Groups:
         """A member's labels of one column, in the order of the block."""
         ids = self._tables[site].ids[recording.rows[site][block]]
-        return self._labels.codes[site][np.searchsorted(self._labels.ids, ids), column].astype(np.intp)
+        codes: Groups = self._labels.codes[site][np.searchsorted(self._labels.ids, ids), column].astype(np.intp)
+        return codes
 
     def _published(self, recording: SealedRecording, block: int, site: str, codes: Groups) -> float:
         winners = recording.labels[site][recording.rows[site][block]].astype(np.intp)

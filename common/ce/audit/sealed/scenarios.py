@@ -64,7 +64,7 @@ def unbounded_jobs(labels: PooledLabels, site: str, budget: Budget) -> SiteKnowl
     first = draw_release(labels, budget.job, ("one job", budget.draw), epsilon=budget.of_each(1))
     rng = np.random.default_rng([budget.job.seed, budget.draw])
     cells = rng.normal(scale=first.sd / np.sqrt(UNBOUNDED), size=labels.layout.n_cells)
-    tables = labels.tables + labels.layout.unpacked(cells)
+    tables = labels.tables + labels.layout.unpacked(cells).astype(np.float64)
     mean = Release(labels.layout, tables, first.sd / np.sqrt(UNBOUNDED), first.weights, first.beta)
     return _known(labels, site, [Seen(mean, _own(labels, site))], first)
 
@@ -156,9 +156,7 @@ def edited_foreign_file(
     return after, known, replace(known, seen=[Seen(part, own)])
 
 
-def _known(
-    labels: PooledLabels, site: str, seen: list[Seen], first: Release | None = None
-) -> SiteKnowledge:
+def _known(labels: PooledLabels, site: str, seen: list[Seen], first: Release | None = None) -> SiteKnowledge:
     """`first`: the release of the job that gave the winners, if it is not the first one seen."""
     release = seen[0].release if first is None else first
     return SiteKnowledge.of(labels, site, seen, labels.winners(release.weights, release.beta))

@@ -18,7 +18,7 @@ from ce.protocol.topology.enrolment import Enrolment
 from ce.protocol.topology.exclusions import JobExclusions
 from ce.protocol.topology.site_view import Categories
 from ce.protocol.topology.topology import Topology, align
-from ce.sealed_capacity import SealedShape, coordinator_memory
+from ce.sealed_capacity import SealedShape, round_bytes
 from ce.transport.alignment_codec import sealed_largest_header
 from ce_coordinator.core.attempt_rounds import Aligned, AttemptRounds
 from ce_coordinator.core.modes.job_mode import Signed
@@ -58,7 +58,7 @@ class Sealed:
         aggregator = SealedCoordinator(self._job, attempt.job_digest, topology.whole(), objects, on_progress)
         clusters = self._job.clusters if isinstance(self._job.clusters, int) else MOST_CLUSTERS
         shape = SealedShape.of(aggregator.terms, topology.blocks, clusters)
-        refuse_large_rounds(coordinator_memory(shape), most_bytes, "fewer categories or shared objects need less")
+        refuse_large_rounds(round_bytes(shape), most_bytes, "fewer categories or shared objects need less")
         return Aligned(topology, rows, aggregator)
 
     def rounds(self, attempt: Attempt, aligned: Aligned, signed: Signed, revision: int) -> AttemptRounds:

@@ -8,6 +8,7 @@ tables and refuse such a model; models within the tolerance of the check are pla
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -17,6 +18,10 @@ from ce.pair_tables.fit_check import LARGEST_MOVE
 from ce.ring import Reals
 
 _SURE = 0.999
+
+
+#: Of the job.
+Clusters = int | Literal["auto"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +40,7 @@ def one_column(layout: TableLayout, column: int, clusters: int) -> Model:
     return Model(np.full(clusters, 1.0 / clusters), layout.normalised(beta))
 
 
-def nearly_honest(release: Release, column: int, asked: int) -> Model:
+def nearly_honest(release: Release, column: int, asked: Clusters) -> Model:
     """As far from the honest model towards one column as the check lets pass."""
     aim = one_column(release.layout, column, len(release.weights))
     for part in (1.0, 0.5, 0.25, 0.1):
@@ -48,7 +53,7 @@ def nearly_honest(release: Release, column: int, asked: int) -> Model:
     return Model(release.weights, release.beta)
 
 
-def refused(release: Release, model: Model, asked: int) -> bool:
+def refused(release: Release, model: Model, asked: Clusters) -> bool:
     """Whether sites that know the release would refuse to score with this model."""
     seed = 0
     return check_fit(release.tables, release.layout, release.sd, seed, model.weights, model.beta, asked) is not None

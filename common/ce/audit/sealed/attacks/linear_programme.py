@@ -23,9 +23,9 @@ _LEAST_CHANCE = 1e-6
 
 
 def nearest_labels(known: SiteKnowledge, target: Target, prior: Reals) -> Guess | None:
-    """The nearest labels and, among those that are nearly as near, the likelier ones. `prior`: (objects, labels) chances.
+    """The nearest labels and, among those that are nearly as near, the likelier ones.
 
-    None: no own column of which all counts are of own objects.
+    `prior`: (objects, labels) chances. None: no own column of which all counts are of own objects.
     """
     # Counted from the least likely label, so that no label is never the best choice.
     return _solved(known, target, np.log(np.maximum(prior, _LEAST_CHANCE) / _LEAST_CHANCE))

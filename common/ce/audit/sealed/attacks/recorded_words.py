@@ -16,7 +16,7 @@ from ce.audit.adversary_views import Guess
 from ce.audit.partitions import equal_rows, k_means, principal
 from ce.audit.sealed.attacks.dealer_seeds import unmasked
 from ce.audit.sealed.attacks.transcript import clustered_rows
-from ce.audit.sealed.recording import SealedRecording
+from ce.audit.sealed.recording import Readable, SealedRecording
 from ce.errors import MessageError
 from ce.privacy.score_words import PermutedRows
 from ce.privacy.secure_argmax import level_comparisons
@@ -66,8 +66,10 @@ def dealer_and_site(recording: SealedRecording, block: int, site: str, sender: s
 
 
 def clustered_openings(recording: SealedRecording, block: int, site: str, groups: int) -> Guess | None:
-    """(objects,) groups of the words x + r that the members open in the first round; None if `site` is the first member,
-    which drew the order of the rows itself and whose view is otherwise that of the others."""
+    """(objects,) groups of the words x + r that the members open in the first round.
+
+    None if `site` is the first member, which drew the order of the rows itself and reads otherwise the same.
+    """
     one = recording.blocks[block][0]
     candidates = len(recording.release.weights) + 1
     key = _order_key(recording, block, site)
@@ -83,7 +85,7 @@ def _first_openings(
 ) -> NDArray[np.uint32]:
     """(comparisons of an object, rows) the sum of all members' first messages."""
     first = [one for one in recording.written[site] if one.step == "compare" and one.name.number == block][:1]
-    others = {}
+    others: dict[str, Readable] = {}
     for one in recording.readable[site]:
         if one.name.kind == "members" and one.name.number == block and one.name.what == _OPENING:
             others.setdefault(one.name.site, one)

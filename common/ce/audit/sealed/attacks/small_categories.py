@@ -1,8 +1,8 @@
 """Small categories: a label that few of the attacker's objects have reads a row of the table.
 
 If one object alone has label a, P[a, b] is 1 for the label b of this object and 0 for the others; if few have it, the
-cells say how their labels are shared out. Every object's chances are updated in turn by what the cells of its own labels
-leave to explain, weighed by the noise and by what is not known of the other objects in the same cell.
+cells say how their labels are shared out. Every object's chances are updated in turn by what the cells of its own
+labels leave to explain, weighed by the noise and by what is not known of the other objects in the same cell.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def uniformity(content: bytes) -> float:
     chi_square = float(np.square(seen - expected).sum() / expected)
     # Wilson and Hilferty: the cube root of chi square over its degrees of freedom is nearly normal.
     spread = 2.0 / (9.0 * 255.0)
-    return ((chi_square / 255.0) ** (1.0 / 3.0) - (1.0 - spread)) / math.sqrt(spread)
+    return (math.cbrt(chi_square / 255.0) - (1.0 - spread)) / math.sqrt(spread)
 
 
 def clustered_rows(messages: Sequence[NDArray[np.uint8]], objects: int, groups: int) -> Guess:

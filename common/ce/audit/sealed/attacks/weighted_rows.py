@@ -1,10 +1,9 @@
 """Rows that are not one-hot: a site that deviates weighs chosen objects so much that noise does not hide them.
 
 The product of two sites is linear in their rows, and nobody can see that a masked row is not one-hot. An object with
-weight w in a category of its own shows its foreign labels as w in one cell of the table and 0 in the others; the rest of
-its row, 1 - w, is spread over the categories where all other objects are, so that totals and ranges look like those of
-honest rows. This is a
-stated limit: in sealed jobs sites are trusted to follow the protocol.
+weight w in a category of its own shows its foreign labels as w in one cell of the table and 0 in the others; the rest
+of its row, 1 - w, is spread over the categories where all other objects are, so that totals and ranges look like those
+of honest rows. This is a stated limit: in sealed jobs sites are trusted to follow the protocol.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import numpy as np
 
 from ce.audit.partitions import Groups
 from ce.audit.sealed.pooled_labels import PooledLabels
-from ce.job import Job
 from ce.audit.sealed.releases import noisy_tables
+from ce.job import Job
 from ce.ring import Reals
 
 #: Weight of a chosen object, in deviations of the noise.
@@ -24,8 +23,8 @@ _WEIGHT = 4.5
 def chosen_labels(
     labels: PooledLabels, site: str, job: Job, epsilon: float | str, draw: int
 ) -> tuple[list[tuple[int, int, int]], bool]:
-    """Guesses (object, column, label) for as many objects as the attacker has categories to spare, and whether the tables
-    would pass the checks of the other sites."""
+    """Guesses (object, column, label) for as many objects as the attacker has categories to spare, and whether the
+    tables would pass the checks of the other sites."""
     layout = labels.layout
     mine = [j for j, name in enumerate(layout.names) if labels.holders[name] == (site,)]
     foreign = [j for j, name in enumerate(layout.names) if site not in labels.holders[name]]

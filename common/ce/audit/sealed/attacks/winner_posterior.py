@@ -45,4 +45,3 @@ def guess_from_winners(known: SiteKnowledge) -> SiteGuesses:
                 labels = drawn[j][kept] if kept.any() else drawn[j]
                 found[j][groups.reshape(-1) == g] = np.bincount(labels, minlength=layout.categories[j]).argmax()
     return {target.key: found[target.column] for target in known.targets}
-
