@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING
 
 from ce.testing.network import COORDINATOR
@@ -39,6 +40,18 @@ class Faults:
         world.note(f"{process} will be killed {'before' if before else 'after'} write {count}")
         world.disks.kill_at(process, count, before=before)
         world.dead_for_s[process] = dead_for_s
+
+    def lose_disk(self, site: str, dead_for_s: float) -> None:
+        """Kill a site, and start it again with nothing but its settings, keys and labels."""
+        world = self._world
+        if world.sites.get(site) is None:
+            return
+        world.note(f"{site} is killed, for {dead_for_s:.2f} s, and loses its disk")
+        world.kill(site)
+        for directory in (world.settings[site].state, world.settings[site].results):
+            shutil.rmtree(directory, ignore_errors=True)
+        world.checks.disk_lost(site)
+        world.clock.at(dead_for_s, lambda: world.start(site))
 
     def cut(self, site: str, lost: str) -> None:
         """Break a site's stream. `lost`: frames on their way "up", "down" or in "both" directions are lost; "nothing":
