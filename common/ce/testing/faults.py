@@ -6,6 +6,7 @@ import random
 import shutil
 from typing import TYPE_CHECKING
 
+from ce.protocol.messages.steps import Step
 from ce.testing.network import COORDINATOR
 from ce_coordinator.core.events import DrainRequested
 from ce_proto.v1 import site_pb2 as pb
@@ -24,6 +25,7 @@ class Faults:
 
     def __init__(self, world: PlayedWorld) -> None:
         self._world = world
+        self._at_steps: dict[str, tuple[Step, bool, float]] = {}  # by process: step, sent, seconds
 
     def crash(self, process: str, dead_for_s: float) -> None:
         """Kill a process (a site's name, or COORDINATOR), and start it again after a while."""
@@ -41,6 +43,24 @@ class Faults:
         world.disks.kill_at(process, count, before=before)
         world.dead_for_s[process] = dead_for_s
 
+    def kill_at_step(self, process: str, step: Step, sent: bool, dead_for_s: float) -> None:
+        """Kill a site at its next answer of this step, before it leaves or when it is `sent`; or the coordinator, when
+        the next answer of this step reaches it."""
+        self._at_steps[process] = (step, sent, dead_for_s)
+
+    def at_step(self, process: str, frame: pb.SiteFrame, sent: bool) -> bool:
+        """A site sends a frame, or has `sent` it, or one reaches the coordinator: whether the process is killed."""
+        planned = self._at_steps.get(process)
+        if planned is None or planned[1] != sent or frame.WhichOneof("frame") != "answer":
+            return False
+        step, _, seconds = planned
+        if frame.answer.step != pb.Step.Value(f"STEP_{step.upper()}"):
+            return False
+        del self._at_steps[process]
+        self._world.note(f"{process} is killed at {step}, for {seconds:.2f} s")
+        self._world.dead_for_s[process] = seconds
+        return True
+
     def lose_disk(self, site: str, dead_for_s: float) -> None:
         """Kill a site, and start it again with nothing but its settings, keys and labels."""
         world = self._world
@@ -48,10 +68,15 @@ class Faults:
             return
         world.note(f"{site} is killed, for {dead_for_s:.2f} s, and loses its disk")
         world.kill(site)
-        for directory in (world.settings[site].state, world.settings[site].results):
-            shutil.rmtree(directory, ignore_errors=True)
-        world.checks.disk_lost(site)
+        self.empty_disk(site)
         world.clock.at(dead_for_s, lambda: world.start(site))
+
+    def empty_disk(self, site: str) -> None:
+        """Remove state and results of a site that is down."""
+        settings = self._world.settings[site]
+        for directory in (settings.state, settings.results):
+            shutil.rmtree(directory, ignore_errors=True)
+        self._world.checks.disk_lost(site)
 
     def cut(self, site: str, lost: str) -> None:
         """Break a site's stream. `lost`: frames on their way "up", "down" or in "both" directions are lost; "nothing":

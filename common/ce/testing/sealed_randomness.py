@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
-from ce.privacy import dealt_products, ring_words, secure_argmax
+from ce.privacy import ring_words
 from ce.privacy.dealt_products import SiteProducts
 from ce.privacy.derivation import derive
 from ce.privacy.pair_keys import NONCE_SIZE
@@ -31,8 +31,6 @@ class SealedRandomness:
 
     def __init__(self) -> None:
         self._used: set[tuple[object, ...]] = set()
-        self._epochs: dict[tuple[object, ...], int] = {}  # of the attempt in which a site has used a stream
-        self._answering: list[SealedSite] = []
 
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
@@ -40,7 +38,6 @@ class SealedRandomness:
         with contextlib.ExitStack() as patches:
             for owner, name, make in (
                 (SealedSite, "__init__", self._site_made),
-                (SealedSite, "answer", self._answered),
                 (SiteProducts, "__init__", self._products_made),
                 (SiteProducts, "masked_rows", self._rows_masked),
                 (Member, "__init__", self._member_made),
@@ -50,8 +47,6 @@ class SealedRandomness:
                 (SiteTables, "share", self._share_made),
                 (LocalDealer, "products", self._products_dealt),
                 (LocalDealer, "corrections", self._corrections_dealt),
-                (dealt_products, "stream_of", self._stream),
-                (secure_argmax, "stream_of", self._stream),
             ):
                 patches.enter_context(mock.patch.object(owner, name, make(getattr(owner, name))))
             yield
@@ -73,16 +68,6 @@ class SealedRandomness:
                 return found
 
             init(site, attempt, name, *rest, entropy=drawn, **also)
-
-        return observed
-
-    def _answered(self, answer: Callable[..., Any]) -> Callable[..., Any]:
-        def observed(site: SealedSite, task: Any) -> Any:
-            self._answering.append(site)
-            try:
-                return answer(site, task)
-            finally:
-                self._answering.pop()
 
         return observed
 
@@ -165,18 +150,5 @@ class SealedRandomness:
             for seed in seeds:
                 self._once("a seed of the dealer", seed, context)
             return corrections(dealer, context, seeds, *rest)
-
-        return observed
-
-    def _stream(self, stream_of: Callable[..., ring_words.Stream]) -> Callable[..., ring_words.Stream]:
-        """Within an attempt a site draws the same masks again, to take them off; in another one it must not."""
-
-        def observed(seed: bytes, *purpose: bytes) -> ring_words.Stream:
-            if self._answering:
-                site = self._answering[-1]
-                epoch = site._attempt.epoch
-                if self._epochs.setdefault((site.name, seed, *purpose), epoch) != epoch:
-                    raise Violation(f"{site.name} uses a keystream in two attempts")
-            return stream_of(seed, *purpose)
 
         return observed
