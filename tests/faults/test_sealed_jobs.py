@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.schedules import SITES, Cases, check_sealed, results, same_starts, undisturbed
 
+from ce.job import Deadlines
 from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
@@ -171,6 +172,32 @@ def test_a_site_that_lost_its_disk_ends_the_job_once_shares_are_opened(cases: Ca
             assert "cannot go on" in world.record.reason
 
 
+# Sites that stay away.
+
+
+@pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
+@pytest.mark.parametrize(
+    ("step", "sent", "state"),
+    [
+        ("verify", False, "done"),  # begins again with the others
+        ("release", False, "failed"),  # the others have opened their shares
+        ("compare", True, "done"),  # its blocks are stopped
+    ],
+)
+def test_a_site_that_stays_away_where_the_job_may_go_on(cases: Cases, step: Step, sent: bool, state: str) -> None:
+    """Labels of the others are right or, of objects that it holds too, missing; nobody opens a second share."""
+    deadlines = Deadlines(round_s=1.0, enrol_s=200.0, job_s=100_000.0)
+    with played(cases, on_dropout="continue", deadlines=deadlines) as world:
+        world.faults.kill_at_step("west", step, sent, dead_for_s=30.0)
+        assert run(world) == state, world.record.reason
+        check_sealed(world, cases.of("noise", "pairs", "sealed").tables)
+        if state == "failed":
+            assert "after shares of the tables may have been opened" in world.record.reason
+        else:
+            assert world.record.left_behind == ("west",)
+            assert results(world.settings).keys() == {"east", "north"}
+
+
 # Planted bugs.
 
 
@@ -178,10 +205,10 @@ def expect_violation(
     cases: Cases, match: str, process: str = "east", step: Step = "commit", epsilon: str = "noise"
 ) -> None:
     """A process is killed when its answer of this step is sent, and the check that this breaks is named."""
-    with played(cases, epsilon) as world, pytest.raises(Violation, match=match):
+    with played(cases, epsilon) as world:
         world.faults.kill_at_step(process, step, sent=True, dead_for_s=0.1)
-        run(world)
-        world.checks.sealed.check_releases()
+        with pytest.raises(Violation, match=match):
+            run(world)
 
 
 def lasting(monkeypatch: pytest.MonkeyPatch, owner: Any, method: str, draw: int) -> None:

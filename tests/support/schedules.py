@@ -27,6 +27,8 @@ from support.sealed_jobs import pooled_cells, pooled_labels
 SITES = ("east", "north", "west")
 #: Faults happen while the job would be under way, undisturbed: less than a second.
 BUSY_S = 0.8
+#: So many sealed jobs have a site that loses its disk.
+LOST_DISKS = 0.1
 #: After the last fault everything is over within this.
 PATIENCE_S = 400.0
 #: A checkpoint at every iteration, or hardly any.
@@ -198,6 +200,11 @@ def _play(cases: Cases, case: Case, seed: int, kind: str) -> Outcome:
         for process in (COORDINATOR, *SITES):
             world.clock.at(world.random.uniform(0.0, 0.05), lambda process=process: world.start(process))  # type: ignore[misc]
         faults = random_faults(world, plan, BUSY_S)
+        if case.job.privacy == "sealed" and plan.random() < LOST_DISKS:
+            site, away = plan.choice(SITES), plan.choice((0.02, 0.3, 1.0))
+            # Later than most faults: by then shares may have been opened.
+            world.clock.at(plan.uniform(0.2, 4 * BUSY_S), lambda: world.faults.lose_disk(site, away))
+            faults += 1
         try:
             world.run(PATIENCE_S)
             world.run(world.clock.now + 10.0)  # every site hears of the end
@@ -222,7 +229,8 @@ def _judge(world: PlayedWorld, cases: Cases, case: Case) -> tuple[str, str]:
     if case.job.privacy == "sealed":
         check_sealed(world, case.tables)
     if record.state == "done":
-        if case.job.privacy != "sealed" or (case.job.epsilon == "exact" and not record.left_behind):
+        comparable = case.job.epsilon == "exact" and not record.left_behind and not world.checks.lost_disks
+        if case.job.privacy != "sealed" or comparable:
             _check_equal(world, cases, case)
         if world.checkpoints.all_ids(world.job.name):
             raise Violation("checkpoints outlive the job")
@@ -259,6 +267,8 @@ def check_sealed(world: PlayedWorld, tables: Mapping[str, ce.LabelTable]) -> Non
     of_absent = {str(id_) for site in gone & set(roster) for id_ in tables[site].ids}
     for site in set(roster) - gone:
         path = world.settings[site].results / world.job.name / "consensus.csv"
+        if site in world.checks.lost_disks and not path.exists():  # lost when the job was done
+            continue
         with path.open(newline="", encoding="utf-8") as file:
             labels = {row["id"]: row["label"] for row in csv.DictReader(file)}
         if labels.keys() != set(tables[site].ids.tolist()):
@@ -272,7 +282,7 @@ def check_sealed(world: PlayedWorld, tables: Mapping[str, ce.LabelTable]) -> Non
 def _check_declared(world: PlayedWorld) -> None:
     """A job may fail only where it says so, and why."""
     reason = world.record.reason
-    declared = {
+    declared: tuple[str, ...] = {
         "wait": (),
         "fail": ("did not answer within deadlines.round_s", "did not enrol within deadlines.enrol_s"),
         "continue": ("cannot go on alone", "no site has a column of votes"),
@@ -280,5 +290,8 @@ def _check_declared(world: PlayedWorld) -> None:
     if world.job.privacy == "sealed" and world.job.on_dropout == "continue":
         # A site stays away between the first share and the tables, which need all shares.
         declared += ("after shares of the tables may have been opened", "were opened in an earlier attempt")
+    if world.checks.lost_disks:
+        # The shares of the others were opened. What a site says then is not for others: its own records have it.
+        declared += ("this site cannot go on; its log says why", "were opened in an earlier attempt")
     if world.record.state != "failed" or not any(sentence in reason for sentence in declared):
         raise Violation(f"the job is {world.record.state}: {reason}")

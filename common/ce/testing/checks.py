@@ -45,6 +45,7 @@ class Checks:
         self._public_keys: dict[tuple[str, int], bytes] = {}  # by site and epoch
         self._answers: dict[str, set[tuple[int, int, str]]] = {}  # by site: (epoch, round, hash) of each array sent
         self._states: dict[str, str] = {}
+        self.lost_disks: set[str] = set()  # of sites
         self.sealed = SealedChecks(world)
 
     @contextlib.contextmanager
@@ -131,6 +132,7 @@ class Checks:
 
     def disk_lost(self, site: str) -> None:
         """A site has an empty disk: its ledger begins anew."""
+        self.lost_disks.add(site)
         self._answers.pop(site, None)
         self.sealed.disk_lost(site)
 

@@ -62,14 +62,16 @@ class Faults:
         return True
 
     def lose_disk(self, site: str, dead_for_s: float) -> None:
-        """Kill a site, and start it again with nothing but its settings, keys and labels."""
+        """Kill a site, and start it again with nothing but its settings, keys and labels. One that is down already
+        starts when it would have."""
         world = self._world
-        if world.sites.get(site) is None:
-            return
-        world.note(f"{site} is killed, for {dead_for_s:.2f} s, and loses its disk")
-        world.kill(site)
+        world.note(f"{site} loses its disk")
+        was_up = world.sites.get(site) is not None
+        if was_up:
+            world.kill(site)
         self.empty_disk(site)
-        world.clock.at(dead_for_s, lambda: world.start(site))
+        if was_up:
+            world.clock.at(dead_for_s, lambda: world.start(site))
 
     def empty_disk(self, site: str) -> None:
         """Remove state and results of a site that is down."""

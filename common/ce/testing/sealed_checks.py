@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -246,5 +246,3 @@ class SealedChecks:
                 finite = None if math.isinf(rho) else rho
                 if row["rho"] != rho or {(told, sha256) for _, told, sha256 in charges} != {(finite, objects)}:
                     raise Violation(f"{site} is charged something else than the noise of the job costs")
-
-
