@@ -20,12 +20,14 @@ Example, a masked job of three sites:
 This package needs `ce_coordinator` and `ce_client`; no other module of `ce` may import it. docs/testing.md has more.
 """
 
-from ce.testing.checks import Checks, Violation
+from ce.testing.checks import Checks
 from ce.testing.clock import FakeClock
 from ce.testing.faults import Faults, random_faults
 from ce.testing.frame_by_frame import FrameByFrame
 from ce.testing.network import COORDINATOR, Network, Stream
+from ce.testing.sealed_checks import SealedChecks
 from ce.testing.sites import PERMISSIVE, PlayedSite, fingerprints_of, make_sites, open_site, write_labels
+from ce.testing.violation import Violation
 from ce.testing.world import PlayedWorld
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Network",
     "PlayedSite",
     "PlayedWorld",
+    "SealedChecks",
     "Stream",
     "Violation",
     "fingerprints_of",

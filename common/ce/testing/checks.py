@@ -12,6 +12,8 @@ import ce.service.checkpoints
 from ce.errors import MessageError
 from ce.protocol.messages.task import array_hash
 from ce.service.checkpoints import CheckpointId
+from ce.testing.sealed_checks import SealedChecks
+from ce.testing.violation import Violation
 from ce.transport.array_chunks import Collector
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
@@ -20,10 +22,6 @@ from ce_proto.v1 import site_pb2 as pb
 
 if TYPE_CHECKING:
     from ce.testing.world import PlayedWorld
-
-
-class Violation(BaseException):
-    """A promise is broken. Not an Exception: no defence of the code under test may catch it."""
 
 
 class Checks:
@@ -35,7 +33,8 @@ class Checks:
     - the coordinator announces no epoch and no end before it has saved it;
     - a site's public key stays the same within an epoch;
     - a site saves a checkpoint only after the coordinator has saved its own of the same moment;
-    - no site masks twice with the same keystream.
+    - no site masks twice with the same keystream;
+    - what `sealed` checks of a sealed job.
 
     `check_ledgers`, at the end: everything that was sent is in the site's ledger, and the ledger is whole.
     """
@@ -46,6 +45,8 @@ class Checks:
         self._public_keys: dict[tuple[str, int], bytes] = {}  # by site and epoch
         self._answers: dict[str, set[tuple[int, int, str]]] = {}  # by site: (epoch, round, hash) of each array sent
         self._states: dict[str, str] = {}
+        self.lost_disks: set[str] = set()  # of sites
+        self.sealed = SealedChecks(world)
 
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
@@ -78,6 +79,7 @@ class Checks:
             mock.patch.object(ce.service.checkpoints.CheckpointFiles, "save", save_checked),
             mock.patch.object(ce.privacy.masks.Masks, "mask", mask_observed),
             mock.patch.object(ce.privacy.masks, "Keystream", ObservedKeystream),
+            self.sealed.patched(),
         ):
             yield
 
@@ -125,6 +127,14 @@ class Checks:
             sent = self._answers.setdefault(site, set())
             for array in collector.arrays.values():
                 sent.add((answer.epoch, answer.round, array_hash(array).hex()))
+            if self._world.job.privacy == "sealed":
+                self.sealed.sent_up(site, collector.arrays)
+
+    def disk_lost(self, site: str) -> None:
+        """A site has an empty disk: its ledger begins anew."""
+        self.lost_disks.add(site)
+        self._answers.pop(site, None)
+        self.sealed.disk_lost(site)
 
     def check_ledgers(self, rosters: set[tuple[str, ...]]) -> None:
         """Every array that was sent is in the ledger, which is whole; all were sent under one of these rosters."""

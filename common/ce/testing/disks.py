@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from unittest import mock
 import ce.service.atomic_files
 from ce.service.checkpoints import CheckpointId, MemoryCheckpoints
 from ce_client.state.ledger import Ledger
+from ce_client.state.releases.database import ReleaseDatabase
 
 
 class Killed(BaseException):
@@ -50,9 +52,11 @@ class Disks:
 
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
-        """Let the writes of sites pass through here: files that are replaced as a whole, and lines of ledgers."""
+        """Let the writes of sites pass through here: files that are replaced as a whole, lines of ledgers, and
+        transactions of sealed jobs."""
         disks = self
         atomic_write, append = ce.service.atomic_files.atomic_write, Ledger._append
+        transaction = ReleaseDatabase.transaction
 
         class OneWrite:
             """A file that is replaced as a whole is one write: it happens, or it does not."""
@@ -69,10 +73,17 @@ class Disks:
                 disks._maybe_kill(before=False)
                 return found
 
-        def append_line(ledger: Ledger, *line: Any) -> bytes:
+        def append_line(ledger: Ledger, *line: Any, **how: Any) -> bytes:
             found: list[bytes] = []
-            disks.write(lambda: found.append(append(ledger, *line)))
+            disks.write(lambda: found.append(append(ledger, *line, **how)))
             return found[0]
+
+        @contextlib.contextmanager
+        def one_transaction(database: ReleaseDatabase) -> Iterator[sqlite3.Connection]:
+            disks._maybe_kill(before=True)
+            with transaction(database) as opened:
+                yield opened
+            disks._maybe_kill(before=False)
 
         with contextlib.ExitStack() as patches:
             # Processes are killed here, not machines: no need to wait for the disk.
@@ -80,7 +91,16 @@ class Disks:
             for module in ("ce.service.checkpoints", "ce_client.state.files"):
                 patches.enter_context(mock.patch(f"{module}.atomic_write", OneWrite))
             patches.enter_context(mock.patch.object(Ledger, "_append", append_line))
+            patches.enter_context(mock.patch.object(ReleaseDatabase, "transaction", one_transaction))
+            patches.enter_context(mock.patch.object(ReleaseDatabase, "connection_class", _Unsynced))
             yield
+
+
+class _Unsynced(sqlite3.Connection):
+    """Writes are in the file when a transaction ends, but do not wait for the disk."""
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        return super().execute(statement.replace("synchronous = FULL", "synchronous = OFF"), *values)
 
 
 class CoordinatorCheckpoints(MemoryCheckpoints):

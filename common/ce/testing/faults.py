@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 from typing import TYPE_CHECKING
 
+from ce.protocol.messages.steps import Step
 from ce.testing.network import COORDINATOR
 from ce_coordinator.core.events import DrainRequested
 from ce_proto.v1 import site_pb2 as pb
@@ -23,6 +25,7 @@ class Faults:
 
     def __init__(self, world: PlayedWorld) -> None:
         self._world = world
+        self._at_steps: dict[str, tuple[Step, bool, float]] = {}  # by process: step, sent, seconds
 
     def crash(self, process: str, dead_for_s: float) -> None:
         """Kill a process (a site's name, or COORDINATOR), and start it again after a while."""
@@ -39,6 +42,43 @@ class Faults:
         world.note(f"{process} will be killed {'before' if before else 'after'} write {count}")
         world.disks.kill_at(process, count, before=before)
         world.dead_for_s[process] = dead_for_s
+
+    def kill_at_step(self, process: str, step: Step, sent: bool, dead_for_s: float) -> None:
+        """Kill a site at its next answer of this step, before it leaves or when it is `sent`; or the coordinator, when
+        the next answer of this step reaches it."""
+        self._at_steps[process] = (step, sent, dead_for_s)
+
+    def at_step(self, process: str, frame: pb.SiteFrame, sent: bool) -> bool:
+        """A site sends a frame, or has `sent` it, or one reaches the coordinator: whether the process is killed."""
+        planned = self._at_steps.get(process)
+        if planned is None or planned[1] != sent or frame.WhichOneof("frame") != "answer":
+            return False
+        step, _, seconds = planned
+        if frame.answer.step != pb.Step.Value(f"STEP_{step.upper()}"):
+            return False
+        del self._at_steps[process]
+        self._world.note(f"{process} is killed at {step}, for {seconds:.2f} s")
+        self._world.dead_for_s[process] = seconds
+        return True
+
+    def lose_disk(self, site: str, dead_for_s: float) -> None:
+        """Kill a site, and start it again with nothing but its settings, keys and labels. One that is down already
+        starts when it would have."""
+        world = self._world
+        world.note(f"{site} loses its disk")
+        was_up = world.sites.get(site) is not None
+        if was_up:
+            world.kill(site)
+        self.empty_disk(site)
+        if was_up:
+            world.clock.at(dead_for_s, lambda: world.start(site))
+
+    def empty_disk(self, site: str) -> None:
+        """Remove state and results of a site that is down."""
+        settings = self._world.settings[site]
+        for directory in (settings.state, settings.results):
+            shutil.rmtree(directory, ignore_errors=True)
+        self._world.checks.disk_lost(site)
 
     def cut(self, site: str, lost: str) -> None:
         """Break a site's stream. `lost`: frames on their way "up", "down" or in "both" directions are lost; "nothing":

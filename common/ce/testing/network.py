@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ce.testing.clock import FakeClock
+from ce.testing.disks import Killed
 from ce.transport.frames import PROTOCOL
 from ce_coordinator.core.events import FrameReceived, SiteConnected, SiteDisconnected
 from ce_proto.v1 import site_pb2 as pb
@@ -108,8 +109,12 @@ class Network:
     def send_up(self, stream: Stream, frame: pb.SiteFrame) -> None:
         """A site sends a frame."""
         content = frame.SerializeToString()
+        if self._world.faults.at_step(stream.site, frame, sent=False):
+            raise Killed
         self._world.checks.sent_up(stream.site, frame)
         self._carry(stream, "up", content)
+        if self._world.faults.at_step(stream.site, frame, sent=True):
+            raise Killed
 
     def send_down(self, stream: Stream, content: bytes) -> None:
         """The coordinator sends a frame, if it does not know that the stream is over."""
@@ -132,7 +137,11 @@ class Network:
 
     def _reach_coordinator(self, stream: Stream, frame: bytes) -> None:
         """A frame arrives at the coordinator, if it runs."""
-        self._world.handle(FrameReceived(stream.number, pb.SiteFrame.FromString(frame)))
+        arrived = pb.SiteFrame.FromString(frame)
+        if self._world.faults.at_step(COORDINATOR, arrived, sent=True):
+            self._world.faults.crash(COORDINATOR, self._world.dead_for_s.pop(COORDINATOR))
+            return
+        self._world.handle(FrameReceived(stream.number, arrived))
 
     def _reach_site(self, stream: Stream, content: bytes) -> None:
         site = stream.site

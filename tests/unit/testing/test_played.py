@@ -15,6 +15,8 @@ import pytest
 import ce
 from ce.testing import COORDINATOR, FakeClock, FrameByFrame, PlayedWorld, Violation, make_sites, random_faults
 from ce_client.config import ClientSettings
+from ce_client.state.ledger import FILE_NAME as LEDGER
+from ce_client.state.ledger import entries
 from ce_coordinator.core.instructions import SaveJob
 
 ROOT = Path(__file__).parents[3]
@@ -121,16 +123,43 @@ def test_a_broken_promise_stops_the_world(sites: dict[str, ClientSettings], monk
         run(world)
 
 
+@pytest.mark.parametrize(("process", "sent"), [(COORDINATOR, True), ("north", False), ("north", True)])
+def test_a_process_can_be_killed_at_a_step(sites: dict[str, ClientSettings], process: str, sent: bool) -> None:
+    with PlayedWorld(1, sites, JOB) as world:
+        world.faults.kill_at_step(process, "finish", sent, 0.3)
+        assert run(world) == "done"
+    assert sum(f"{process} is killed at finish" in event for event in world.events) == 1
+    assert world.attempts == 2
+
+
+def test_a_site_that_loses_its_disk_begins_with_an_empty_one(sites: dict[str, ClientSettings]) -> None:
+    with PlayedWorld(1, sites, JOB) as world:
+        world.clock.at(0.2, lambda: world.faults.lose_disk("north", dead_for_s=0.3))
+        assert run(world) == "done"
+    assert world.attempts == 2
+    assert {line["epoch"] for line in entries(sites["north"].state / LEDGER) if line["kind"] == "begin"} == {2}
+    assert {line["epoch"] for line in entries(sites["west"].state / LEDGER) if line["kind"] == "begin"} == {1, 2}
+
+
 def test_nothing_stays_patched(sites: dict[str, ClientSettings]) -> None:
     import os
 
     from ce.privacy import masks
+    from ce.privacy.dealt_products import SiteProducts
+    from ce.protocol.sealed.channel import Channel
+    from ce.protocol.sealed.site import SealedSite
     from ce_client.state.ledger import Ledger
+    from ce_client.state.releases.database import ReleaseDatabase
 
-    before = (os.fsync, masks.Keystream, masks.Masks.mask, Ledger._append)
+    def patched() -> tuple[Any, ...]:
+        sealed = (SealedSite.__init__, SealedSite.answer, Channel.to_block, Channel._encrypt, SiteProducts.__init__)
+        database = (ReleaseDatabase.transaction, ReleaseDatabase.connection_class)
+        return (os.fsync, masks.Keystream, masks.Masks.mask, Ledger._append, *sealed, *database)
+
+    before = patched()
     with PlayedWorld(1, sites, JOB):
-        assert (os.fsync, masks.Keystream, masks.Masks.mask, Ledger._append) != before
-    assert (os.fsync, masks.Keystream, masks.Masks.mask, Ledger._append) == before
+        assert not any(now is then for now, then in zip(patched(), before, strict=True))
+    assert patched() == before
 
 
 def test_events_happen_in_order_and_not_after_their_process_has_ended() -> None:
