@@ -9,6 +9,7 @@ from ce.policy import MOST_COUNTED
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName, Scope
 from ce.protocol.messages.steps import Step, expected_arrays, first_step, with_macs
 from ce.protocol.minimums import PRIVATE, Exclusion, Findings
+from ce.protocol.sealed.label_rounds import winners_array
 from ce.protocol.sealed.schedule import MASKED, SHARE
 from ce.protocol.topology.site_view import SiteView
 from ce.steps.model import Model
@@ -89,9 +90,10 @@ def _sealed_arrays(sealed: SealedRelease, view: SiteView, findings: Findings) ->
         if block.shared:
             rules = findings.arrays.get(Scope.of_block(block.index), ())
             width = sum(len(column.categories) for column in view.clusterings)
-            for step, what, shape in (("mask", MASKED, (block.size, width)), ("reveal", "reveal", (block.size,))):
-                name = ArrayName.of_members(block.index, what, sealed.site)
-                yield PreviewArray(name, step, shape, mode, block.members, rules)
+            masked = ArrayName.of_members(block.index, MASKED, sealed.site)
+            yield PreviewArray(masked, "mask", (block.size, width), mode, block.members, rules)
+            winners = winners_array(block, sealed.site)
+            yield PreviewArray(winners, "reveal", (block.size,), mode, block.members, rules)
     share = ArrayName.of_broadcast(SHARE, sealed.site)
     yield PreviewArray(
         share, "release", (terms.layout.n_cells,), mode, terms.sites, findings.arrays.get(EVERYTHING, ())

@@ -48,6 +48,7 @@ class SealedRounds:
         self._all_labels = with_tokens(prepared.labels, key)
         self._labels = with_tokens(aligned.labels, key)  # that take part
         self._release = admitted.release
+        self._release.records.keep_open()
         self._site = SealedSite(
             prepared.offered.attempt,
             site_files.settings.name,
@@ -63,7 +64,8 @@ class SealedRounds:
         self._answered = AnsweredRounds()
 
     def close(self) -> None:
-        """There are no threads to free."""
+        """Close the file of the releases."""
+        self._release.records.close()
 
     @property
     def committed(self) -> bool:

@@ -17,6 +17,8 @@ from ce_client.daemon.single_instance import wake_daemon
 from ce_client.state.releases.accounts import epsilon_words
 from ce_client.state.releases.store import Budget, Releases
 
+#: Less than this of max_epsilon is nothing to a person.
+_SMALLEST_LEFT = 0.005
 _UNIT = "this site's labels of one object"
 #: What the states of a release mean to a person.
 _STATES = {
@@ -52,9 +54,8 @@ def budget(config: Path, format_: str) -> None:
     facts.add_row("unit", _UNIT)
     facts.add_row("allowed", f"epsilon {policy.max_epsilon:g} at delta {policy.max_delta:g}")
     for at, (epsilon, objects) in enumerate(found.spent.items()):
-        left = _left(epsilon, policy)
-        rest = "" if left is None else f", {left:.3g} left" if left else ", nothing left"
-        facts.add_row("" if at else "spent", f"epsilon {epsilon_words(epsilon)}{rest}: {objects:,} objects")
+        spent = f"epsilon {epsilon_words(epsilon)}{left_words(_left(epsilon, policy))}"
+        facts.add_row("" if at else "spent", f"{spent}: {objects:,} objects")
     if not found.spent:
         facts.add_row("spent", "nothing")
     if found.reserved != found.spent:
@@ -74,6 +75,13 @@ def budget(config: Path, format_: str) -> None:
 def _left(epsilon: float | None, policy: Policy) -> float | None:
     """Of max_epsilon; None: it has no limit. Epsilons do not add up: two jobs may cost less than the sum of both."""
     return None if epsilon is None else max(0.0, policy.max_epsilon - epsilon)
+
+
+def left_words(left: float | None) -> str:
+    """What is left, for a person: nothing where it would be rounded to 0."""
+    if left is None:
+        return ""
+    return ", nothing left" if left < _SMALLEST_LEFT else f", {left:.2f} left"
 
 
 def _facts(found: Budget, policy: Policy) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from ce.cli.output import fact_table, format_option, list_table, say, show_table
+from ce.cli.output import fact_table, format_option, list_table, mode_words, say, show_table
 from ce.errors import Cancelled, InputError
 from ce.identity.keys import read_secret
 from ce.labels.randomised import Randomisation
@@ -59,7 +59,7 @@ def preview(job: str, config: Path, format_: str) -> None:
     facts = fact_table()
     facts.add_row("job", Text(found.job))
     facts.add_row("coordinator", Text(found.coordinator))
-    facts.add_row("model", f"{found.model}, {found.privacy}" + (" sums" if found.release is None else ""))
+    facts.add_row("model", f"{found.model}, {mode_words(found.privacy)}")
     facts.add_row("sites", ", ".join(found.sites))
     facts.add_row("definition", Text(listed(found.definition)))
     facts.add_row("rounds", f"up to {found.rounds_up_to:,}")

@@ -13,7 +13,7 @@ import click
 from rich.text import Text
 
 from ce.cli.exclusions import not_in_the_fit
-from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table
+from ce.cli.output import ago, fact_table, format_option, list_table, mode_words, say, show_table
 from ce.errors import ConfigError, Refused
 from ce_client.cli.options import config_option, read_config
 from ce_client.daemon.single_instance import is_running
@@ -89,7 +89,7 @@ def show(job: str, config: Path, format_: str) -> None:
     table = fact_table()
     table.add_row("job", Text(entry.job))
     table.add_row("state", Text(entry.state, style=_COLOURS.get(entry.state, "")))
-    table.add_row("model", f"{entry.model}, {entry.privacy} sums")
+    table.add_row("model", f"{entry.model}, {mode_words(entry.privacy)}")
     table.add_row("sites", ", ".join(entry.sites))
     table.add_row("coordinator", Text(entry.coordinator))
     table.add_row("attempt", str(entry.epoch))

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from ce.cli.output import ago, fact_table, format_option, list_table, say, show_table, size
+from ce.cli.output import ago, fact_table, format_option, list_table, mode_words, say, show_table, size
 from ce.errors import InputError, UnknownJob
 from ce.identity.certificates import read_certificate
 from ce_client.cli.options import config_option, read_config
@@ -199,8 +199,7 @@ def _sentence(line: dict[str, Any]) -> str:
     """A line that is no contribution, as a sentence."""
     match line["kind"]:
         case "begin":
-            what = line["mode"] if line["mode"] == "sealed" else f"{line['mode']} sums"
-            text = f"attempt {line['epoch']} begins: {what} with {', '.join(line['roster'])}"
+            text = f"attempt {line['epoch']} begins: {mode_words(line['mode'])} with {', '.join(line['roster'])}"
             if line["randomise"]:
                 # Lines of version 0.1.0 have no epsilon of a row; in its jobs all columns took part.
                 row = line["epsilon_row"] if "epsilon_row" in line else sum(line["epsilon"].values())

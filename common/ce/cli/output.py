@@ -79,3 +79,8 @@ def size(n_bytes: float) -> str:
             return f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:,.1f} TB"
+
+
+def mode_words(privacy: str) -> str:
+    """How sites compute together, after the name of a model: all jobs but sealed ones send sums."""
+    return privacy if privacy == "sealed" else f"{privacy} sums"

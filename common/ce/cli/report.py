@@ -20,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ce import metrics
+from ce.cli.output import mode_words
 from ce.declarations.registry import find_model
 from ce.errors import InputError
 from ce.job import EXACT
@@ -207,7 +208,7 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     if several:
         facts.add_row("sites", ", ".join(f"{escape(name)} ({n:,})" for name, n in report["sites"].items()))
     sealed = report["privacy"] == "sealed"
-    facts.add_row("layout", f"{report['layout']}, {'sealed' if sealed else report['privacy'] + ' sums'}")
+    facts.add_row("layout", f"{report['layout']}, {mode_words(report['privacy'])}")
     facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
     end = "converged" if report["converged"] else "stopped at the limit"
     facts.add_row("iterations", f"{report['iterations']:,}, {end}")

@@ -67,14 +67,14 @@ def list_(config: Path, format_: str) -> None:
     if format_ == "json" or not answer.jobs:
         say(format_, [plain(job) for job in answer.jobs], "no jobs yet: ce-coordinator submit JOB.toml")
         return
-    table = list_table("job", "state", "model", "sites", "iteration", "submitted", "reason")
+    table = list_table("job", "state", "model", "sites", "progress", "submitted", "reason")
     for job in answer.jobs:
         table.add_row(
             Text(job.job),
             state_text(job.state),
             job.model,
             ", ".join(site.site for site in job.sites),
-            f"{job.iteration:,}" if job.iteration else "",
+            _where(job),
             _when(job.submitted_s),
             Text(job.reason),
         )
@@ -241,6 +241,13 @@ def _connected(site: pb.SiteStatus) -> Text:
 
 def _seen(site: pb.SiteStatus, now: float) -> str:
     return ago(now - site.last_seen_s) if site.last_seen_s else "never"
+
+
+def _where(job: pb.JobStatus) -> str:
+    """How far a job has come, in a cell."""
+    if job.privacy == "sealed":
+        return f"{job.phase}, round {job.iteration:,}" if job.phase else ""
+    return f"iteration {job.iteration:,}" if job.iteration else ""
 
 
 def _when(seconds: float) -> str:

@@ -55,8 +55,10 @@ def progress(
     over = status.state in ENDS
     if objects := left_out(status):
         yield "objects", objects
-    if status.phase and not over:
-        yield "phase", f"{status.phase}, round {status.iteration:,} of at most {status.max_iterations:,}"
+    if status.privacy == "sealed":
+        # Before its rounds begin, the state says all.
+        if status.phase and not over:
+            yield "phase", f"{status.phase}, round {status.iteration:,} of at most {status.max_iterations:,}"
     elif status.iteration:
         most = f" of at most {status.max_iterations:,}" if status.max_iterations else ""
         yield "iteration", f"{status.iteration:,}{'' if over else most + _starts(status)}"

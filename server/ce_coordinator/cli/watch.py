@@ -1,4 +1,4 @@
-"""ce-coordinator watch: a job, live. State, sites, iteration, bound curve, exchanges per second, bytes, time left."""
+"""ce-coordinator watch: a job, live. State, sites, iteration or phase, bound, exchanges per second, bytes, time."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from support.commands import (
 
 import ce
 from ce.testing import FrameByFrame, make_sites, write_labels
+from ce_client.cli.budget import left_words
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
 from ce_client.state.previews import Previews
@@ -73,7 +74,7 @@ def steps_sent(played: FrameByFrame) -> set[int]:
     return {frame.answer.step for frame in frames if frame.WhichOneof("frame") == "answer"}
 
 
-def test_a_sealed_job_is_done_charged_once_and_in_the_ledger(tmp_path: Path) -> None:
+def test_a_sealed_job_is_done_charged_once_and_in_the_ledger(run: Run, tmp_path: Path) -> None:
     played = played_in(tmp_path)
     record = submitted(played, job("first"))
     assert (record.state, record.reason) == ("done", "")
@@ -101,6 +102,13 @@ def test_a_sealed_job_is_done_charged_once_and_in_the_ledger(tmp_path: Path) -> 
     assert preview.release is not None
     assert (preview.release.cost.objects, preview.release.cost.shared) == (SHARED + ALONE, SHARED)
     assert (preview.release.tables, preview.release.cells) == (66, 66 * 4)
+    # What the preview names is what is sent, under the same names.
+    contributions = [line for line in entries(settings_of(played).state / LEDGER) if line["kind"] == "contribution"]
+    previewed = {array.name for array in preview.arrays}
+    assert len(previewed) == 3
+    assert previewed <= {name for line in contributions for name in line["arrays"]}
+    config = settings_of(played).state.parent
+    assert "pairs, sealed\n" in run("ce-client", "show", "first", "--config", config).out.replace(" \n", "\n")
 
 
 def test_a_second_job_is_refused_by_name_before_anything_leaves_until_it_is_allowed(run: Run, tmp_path: Path) -> None:
@@ -135,9 +143,17 @@ def test_a_second_job_is_refused_by_name_before_anything_leaves_until_it_is_allo
     assert outcome(played, job("once more", seed=1)) == ("failed", "max_epsilon")
     told = run("ce-client", "budget", "--config", config, "--format", "json").json
     assert [entry["job"] for entry in told["jobs"]] == ["first", "again"]
+    assert ", nothing left: 85 objects" in run("ce-client", "budget", "--config", config).out
     assert (told["unit"], told["max_epsilon"]) == ("site_row", 2.0)
     assert told["spent"][0]["epsilon"] > 2.0
     assert told["spent"][0]["left"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("left", "words"), [(None, ""), (0.0, ", nothing left"), (7.9e-06, ", nothing left"), (0.496, ", 0.50 left")]
+)
+def test_what_is_left_is_said_with_two_decimals(left: float | None, words: str) -> None:
+    assert left_words(left) == words
 
 
 def test_a_job_that_waits_for_consent_says_what_it_releases(run: Run, tmp_path: Path) -> None:

@@ -452,7 +452,7 @@ def test_a_job_from_submission_to_its_result(ask: Run, deployment: Deployment, t
     listed = ask("list", "--format", "json").json
     assert "Kunden März" in [entry["job"] for entry in listed]
     assert all(entry["bound_path"] == [] for entry in listed)
-    assert re.search(r"Kunden März +done +bce +east, north, south +\d+ +\d{4}-", ask("list").out)
+    assert re.search(r"Kunden März +done +bce +east, north, south +iteration \d+ +\d{4}-", ask("list").out)
     cancelled = ask("cancel", "Kunden März")
     assert (cancelled.code, cancelled.out) == (0, "job Kunden März is done: there was nothing left to cancel\n")
 
@@ -704,6 +704,25 @@ def test_a_picture_of_a_job_that_runs() -> None:
         "time left  at most 70 s at this rate; deadline in 24 h",
     ]
     assert not any(ord(letter) > 127 for line in drawn(status_of(**RUNNING), ascii_only=True) for letter in line)
+
+
+SEALED: dict[str, Any] = {"model": "pairs", "privacy": "sealed", "iteration": 1, "max_iterations": 36}
+
+
+@pytest.mark.parametrize(
+    ("fields", "where"),
+    [
+        ({"state": "aligning"}, None),
+        ({"phase": "scoring", "iteration": 9, "exchanges": 9}, "phase scoring, round 9 of at most 36"),
+        ({"state": "done", "iteration": 35, "exchanges": 35}, None),
+        ({"state": "failed", "reason": "a site is missing"}, None),
+    ],
+)
+def test_a_sealed_job_has_phases_and_rounds_and_no_iterations(fields: dict[str, Any], where: str | None) -> None:
+    status = status_of(**{**SEALED, **fields})
+    said = picture.line(status)
+    assert "iteration" not in said + " ".join(drawn(status))
+    assert "round" not in said if where is None else where in said
 
 
 def test_a_picture_of_a_job_that_waits() -> None:

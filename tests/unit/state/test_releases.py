@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -357,6 +359,67 @@ def test_a_missing_label_leaves_no_trace_in_a_row() -> None:
     assert not set(rows[1]) & set(rows[2])
 
 
+class _Counted(sqlite3.Connection):
+    opened = 0
+
+    def __init__(self, *arguments: Any, **keys: Any) -> None:
+        _Counted.opened += 1
+        super().__init__(*arguments, **keys)
+
+
+def test_the_rounds_of_a_job_open_the_file_once_and_see_what_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (records(tmp_path, name, table(range(10))) for name in ("first", "second"))
+    monkeypatch.setattr(_Counted, "opened", 0)
+    monkeypatch.setattr(ReleaseDatabase, "connection_class", _Counted)
+    first.keep_open()
+    with pytest.raises(JobFailed, match="expected reserved, got none"):
+        first.commit(1, b"", b"", b"")
+    first.reserve(request(10))
+    first.commit(1, b"context", b"nonce", b"bytes of the share")
+    first.open(COMMITMENTS)
+    assert first.release() is not None
+    assert _Counted.opened == 2  # after an error once more
+    second.reserve(request(10, RHO / 8))
+    assert rounded(Releases(tmp_path).budget(DELTA).spent) == {1.0: 10}
+    Releases(tmp_path).over("first")
+    with pytest.raises(Refused, match="rule: finished job"):
+        first.release()
+    first.close()
+    # The last to close it writes the log back: nothing that was deleted stays in a file beside it.
+    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+    assert b"bytes of the share" not in (tmp_path / FILE_NAME).read_bytes()
+    with pytest.raises(Refused, match="rule: finished job"):
+        first.release()
+
+
+def test_a_file_that_is_replaced_during_a_job_is_the_one_that_counts(tmp_path: Path) -> None:
+    found = records(tmp_path, "first", table(range(10)))
+    found.keep_open()
+    found.reserve(request(10))
+    (tmp_path / FILE_NAME).rename(tmp_path / "archive.sqlite")
+    with pytest.raises(JobFailed, match="expected reserved, got none"):
+        found.commit(1, b"", b"nonce", b"share")
+    found.close()
+
+
+def test_a_command_beside_a_job_leaves_it_its_log(tmp_path: Path) -> None:
+    """Another process that opens and closes the file must not take it for its own while a job has it open."""
+    found = records(tmp_path, "first", table(range(10)))
+    found.keep_open()
+    found.reserve(request(10))
+    records(tmp_path, "second", table(range(20, 25))).reserve(request(5))  # another job of this process
+    program = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('SELECT * FROM site'); d.close()"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / FILE_NAME)], check=True, timeout=60)
+    found.commit(1, b"context", b"nonce", b"share")
+    assert records(tmp_path, "first", table(range(10))).release() is not None
+    found.close()
+    release = records(tmp_path, "first", table(range(10))).release()
+    assert release is not None
+    assert release.state == "committed"
+
+
 @pytest.mark.parametrize("content", [b"no database at all", b"SQLite format 3\0" + bytes(84)], ids=["text", "header"])
 def test_a_damaged_file_is_an_error_and_never_an_empty_budget(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE_NAME).write_bytes(content)
@@ -398,6 +461,7 @@ def play(state: Path) -> None:
     """A whole job at a site, taken up wherever its records are, as `SealedSite` does it."""
     with Ledger(state / LEDGER, "north") as ledger:
         found = records(state, "first", table(range(6)), ledger)
+        found.keep_open()
         release = found.release()
         if release is None or release.state == "committed":
             found.discard()
@@ -418,6 +482,7 @@ def play(state: Path) -> None:
         labels = found.labels(b"block")
         assert labels is not None
         append(state / "labels", labels.share)
+        found.close()
 
 
 def in_a_process_that_is_killed(state: Path, statement: int) -> bool:

@@ -1,8 +1,9 @@
 """The file of sealed jobs: one SQLite database in the site's state directory, for the daemon and the commands.
 
-Each transaction opens the file, has it for itself (BEGIN IMMEDIATE), and is on the disk when it returns (write-ahead
-log, synchronous=FULL), or has changed nothing. So jobs in parallel, and commands beside the daemon, never see half of a
-change, and a process that is killed leaves a state from before or after it.
+Each transaction has the file for itself (BEGIN IMMEDIATE), and is on the disk when it returns (write-ahead log,
+synchronous=FULL), or has changed nothing. So jobs in parallel, and commands beside the daemon, never see half of a
+change, and a process that is killed leaves a state from before or after it. Each opens the file and closes it again,
+which also writes the log back into the file; only the rounds of a job keep it open.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,10 +85,29 @@ class ReleaseDatabase:
 
     def __init__(self, state: Path) -> None:
         self.path = state / FILE_NAME
+        self._keeps = False
+        self._kept: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and number of the file that was opened last
+        # A job's thread uses it while it computes; the event loop closes it when the job ends.
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        self._close_kept()  # of a job that nobody has closed
 
     @property
     def exists(self) -> bool:
         return self.path.exists()
+
+    def keep(self) -> None:
+        """Leave the file open after each transaction from now on, until `close`."""
+        with self._lock:
+            self._keeps = True
+
+    def close(self) -> None:
+        """Close the file, after a transaction that is under way. Later ones open it each for itself."""
+        with self._lock:
+            self._keeps = False
+            self._close_kept()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
@@ -105,24 +126,53 @@ class ReleaseDatabase:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        database = self._connected()
-        try:
-            yield database
-        except sqlite3.DatabaseError as error:
-            raise JobFailed(
-                f"{self.path}: cannot be read or written ({_code(error)}): see that the disk is intact and has free "
-                "space; no table of a sealed job is opened without it"
-            ) from error
-        finally:
-            # What was not committed is rolled back.
-            database.close()
+        with self._lock:
+            database = self._taken()
+            try:
+                yield database
+                if self._keeps:
+                    if database.in_transaction:
+                        database.execute("ROLLBACK")  # of one that has only read
+                    self._kept = database
+            except sqlite3.DatabaseError as error:
+                raise JobFailed(
+                    f"{self.path}: cannot be read or written ({_code(error)}): see that the disk is intact and has "
+                    "free space; no table of a sealed job is opened without it"
+                ) from error
+            finally:
+                if database is not self._kept:
+                    # What was not committed is rolled back.
+                    database.close()
+
+    def _taken(self) -> sqlite3.Connection:
+        """The connection that was kept, or a new one: also where another file has taken the place of that one."""
+        kept = self._kept
+        if kept is None:
+            return self._connected()
+        if self._file is None or self._file != _identity(self.path):
+            self._close_kept()
+            return self._connected()
+        self._kept = None
+        return kept
+
+    def _close_kept(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def _connected(self) -> sqlite3.Connection:
         try:
             make_directory(self.path.parent)
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE))
+            # Never opened beside SQLite if it is there: closing it would drop all locks that this process has on it.
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE))
+            self._file = _identity(self.path)
             database = sqlite3.connect(
-                self.path.absolute(), timeout=_BUSY_S, isolation_level=None, factory=self.connection_class
+                self.path.absolute(),
+                timeout=_BUSY_S,
+                isolation_level=None,
+                factory=self.connection_class,
+                check_same_thread=False,  # `_lock` sees to that
             )
         except (OSError, sqlite3.Error) as error:
             reason = getattr(error, "strerror", None) or _code(error)
@@ -163,6 +213,15 @@ class ReleaseDatabase:
                 f"{self.path}: is of another program, or of a newer version of this one: run the version that wrote it"
             )
         database.execute("COMMIT")
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of a file, also when it is renamed; None: there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _pragma(database: sqlite3.Connection, pragma: str) -> Any:

@@ -51,6 +51,14 @@ class JobRecords:
         if database.exists:
             write_lines(self._database, self._ledger, self._policy.max_delta, self._job.digest)
 
+    def keep_open(self) -> None:
+        """The rounds of the job begin: leave the file open between them."""
+        self._database.keep()
+
+    def close(self) -> None:
+        """The rounds are over. Records can still be read and written."""
+        self._database.close()
+
     def cost(self, request: ReleaseRequest) -> ReleaseCost:
         """What the job would cost. Changes nothing."""
         with self._database.transaction() as database:

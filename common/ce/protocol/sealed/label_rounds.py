@@ -96,9 +96,19 @@ def broadcast(block: LabelBlock, step: LabelStep, number: int, candidates: int) 
         case "prove":
             return Broadcast("dummies", DUMMIES_SIZE)
         case "reveal":
-            return Broadcast("digest", HASH_SIZE) if number else Broadcast("winners", real_size(block.rows))
+            return Broadcast("digest", HASH_SIZE) if number else _winners(block)
         case _:
             raise MessageError(f"{step}: the members of a block send nothing")
+
+
+def _winners(block: LabelBlock) -> Broadcast:
+    return Broadcast("winners", real_size(block.rows))
+
+
+def winners_array(block: Block, site: str) -> ArrayName:
+    """The array in which a member opens its share of a block's labels, for whom lists arrays before they are sent."""
+    members = LabelBlock.of(block, b"")
+    return _winners(members).name(members, site)
 
 
 def blocks_of(blocks: Iterable[LabelBlock], site: str) -> list[LabelBlock]:
