@@ -637,6 +637,9 @@ def _good(tmp_path: Path) -> Path:
     return path
 
 
+SEALED_PAIR = ["simulate", "{good}", "{other}", "--model", "pairs"]
+
+
 @pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
@@ -648,14 +651,14 @@ def _good(tmp_path: Path) -> Path:
         (["fit", "{good}", "--clusters", "2", "--frobnicate"], 2, "--frobnicate"),
         (["fit", "{good}", "--clusters", "two"], 2, "'two' is neither a whole number nor auto"),
         (["fit", "{good}", "--clusters", "2", "--model", "kmeans"], 2, "kmeans"),
-        (["simulate", "{good}", "{other}", "--model", "pairs"], 2, "clusters is missing: how many"),
+        (SEALED_PAIR, 2, "clusters is missing: how many"),
         (
-            ["simulate", "{good}", "{other}", "--model", "pairs", "--clusters", "2", "--epsilon", "-1"],
+            [*SEALED_PAIR, "--clusters", "2", "--epsilon", "-1"],
             2,
             'epsilon is a number above 0, at most 100, or "exact"',
         ),
         (
-            "simulate {good} {other} --model pairs --clusters auto --epsilon exact --policy {noise}".split(),
+            [*SEALED_PAIR, "--clusters", "auto", "--epsilon", "exact", "--policy", "{noise}"],
             6,
             "this site takes part with noise only (rule: allow_exact)",
         ),
