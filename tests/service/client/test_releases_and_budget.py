@@ -243,6 +243,7 @@ def test_a_daemon_that_is_killed_during_a_sealed_job_opens_the_same_bytes_and_is
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_daemon_may_be_killed_after_any_frame_of_a_sealed_job(tmp_path: Path) -> None:
     frames, going = 30, True
     while going:
