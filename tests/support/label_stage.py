@@ -149,10 +149,10 @@ class FairDealer:
 
     def corrections(
         self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[tuple[int, Iterable[bytes]]]:
         sizes = level_comparisons(rows, candidates)
-        for level, data in corrections(list(seeds), context, rows, candidates):
-            yield level, self.dealt(data, sizes[level])
+        for level, parts in corrections(list(seeds), context, rows, candidates):
+            yield level, [self.dealt(b"".join(parts), sizes[level])]
 
     def dealt(self, data: bytes, comparisons: int) -> bytes:
         return data
