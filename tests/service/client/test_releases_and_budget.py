@@ -233,7 +233,7 @@ def check_one_release(played: FrameByFrame) -> None:
     assert len(labels) == 1
 
 
-@pytest.mark.parametrize("frames", [75, 110, 150])
+@pytest.mark.parametrize("frames", [75, 150])
 def test_a_daemon_that_is_killed_during_a_sealed_job_opens_the_same_bytes_and_is_charged_once(
     tmp_path: Path, frames: int
 ) -> None:
