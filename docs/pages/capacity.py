@@ -118,8 +118,8 @@ all sites and what checks the dealer, w/8 n (m c s + {check}/2 s (s - 1)), or a 
 
 The coordinator's memory while rounds run is that of the shares and the fit, w/8 P s + 8 x {fit} D^2, or of the sums of
 products of all pairs of sites, whichever is more, and of a stretch to work with, of {rows:,} objects or {compared:,}
-comparisons: about {per_row} m c s or {drawn} s + {dealt} bytes of each. Further objects take none; messages on their way
-take up to 4 MB for each site. Only while it aligns, as in all modes, memory grows with the objects (above).
+comparisons: about {per_row} m c s or {drawn} s + {dealt} bytes of each. Further objects take none; messages on their
+way take up to 4 MB for each site. Only while it aligns, as in all modes, memory grows with the objects (above).
 
 A site holds the masked rows of the members of its blocks, or the shares and the fit, and its labels. There are no
 checkpoints: a site keeps its share, the model and {dummies} + n bytes of each block until the job is over.
