@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ce.capacity import (
     AROUND_ARRAY,
@@ -45,10 +46,16 @@ TOLD = 9
 BEFORE, LEVEL, AFTER = 6, 5, 4
 #: In the tournament: bytes of a word, of a comparison's random numbers that the dealer corrects, one-bit products.
 WORD, CORRECTED, PRODUCTS = 4, 24, 11
+#: What a member sends of each comparison in the rounds of a level: bytes, bits.
+ROUNDS = ((WORD, 0), (0, 14), (0, 6), (0, 2), (0, 1))
 #: Arrays of (categories, categories) numbers that the fit holds when it holds most.
 FIT = 8
-#: Bytes that stretches of a product or of a level take, at most, however many objects there are.
+#: Bytes that stretches of a product or of a level take at a site, at most, however many objects there are.
 WORKING = 12e6
+#: The dealer's stretches: rows of a product, comparisons of a level; and what it holds of a comparison, by member and
+#: beside.
+ROWS, COMPARED = 2**12, 2**16
+DRAWN, DEALT = 50, 70
 
 
 @dataclass(frozen=True)
@@ -252,19 +259,26 @@ def _share(shape: SealedShape, one: str, other: str) -> bool:
 
 
 def round_bytes(shape: SealedShape) -> float:
-    """The most that the coordinator holds between two rounds: the masked rows of all sites and what the dealer makes
-    of their seeds, or all shares and the fit of the tables, or a round of the tournament with its corrections."""
-    masked = sum(masked_rows(shape, objects, site) for members, objects in shape.blocks for site in members)
-    pairs = [(one, other) for one in shape.sites for other in shape.sites if one < other and _share(shape, one, other)]
-    compared = sum(
-        (len(members) * WORD + CORRECTED + 2) * max(comparisons(shape, objects)) for members, objects in shape.blocks
-    )
-    return max(masked + sum(dealt(shape, *pair) for pair in pairs), _fit(shape), compared)
+    """What one round takes at the coordinator, in memory or on the disk, whichever is more."""
+    return max(_computed_with(shape), coordinator_disk(shape))
 
 
 def coordinator_memory(shape: SealedShape) -> float:
-    """While rounds run."""
-    return round_bytes(shape) + (WORKING if shape.blocks else 0)
+    """While rounds run: what is computed with, and a stretch of objects or comparisons, however many there are."""
+    working = [0.0]
+    for members, objects in shape.blocks:
+        widths = [shape.widths[site] for site in members]
+        rows, compared = min(objects, ROWS), min(max(comparisons(shape, objects)), COMPARED)
+        working.append(rows * WORD * (3 * sum(width + CHECK_COLUMNS for width in widths) + 5 * max(widths)))
+        working.append(compared * (DRAWN * len(members) + DEALT))
+    return _computed_with(shape) + max(working)
+
+
+def _computed_with(shape: SealedShape) -> float:
+    """Sums of products of the sites, as words and as they are sent; or all shares and the fit of the tables."""
+    pairs = [(one, other) for one in shape.sites for other in shape.sites if one < other and _share(shape, one, other)]
+    words = sum(shape.widths[one] * (shape.widths[other] + CHECK_COLUMNS) for one, other in pairs)
+    return max(WORD * words + sum(dealt(shape, *pair) for pair in pairs), _fit(shape))
 
 
 def site_memory(shape: SealedShape, site: str, objects: int, columns: int) -> float:
@@ -279,6 +293,27 @@ def _fit(shape: SealedShape) -> float:
 
 
 # On the disk.
+
+
+def coordinator_disk(shape: SealedShape) -> float:
+    """What the coordinator passes on, at most: what has arrived in a round, what arrives in the next, and what the
+    dealer sends with it."""
+    peers = [(one, other) for one in shape.sites for other in shape.sites if one != other]
+    rounds: list[tuple[int, int]] = [  # in order: dealt at the beginning of a round, and sent by the sites in it
+        (0, sum(told(shape, *pair) for pair in peers)),
+        (0, sum(masked_rows(shape, objects, site) for members, objects in shape.blocks for site in members)),
+        (0, sum(check(shape, *pair) for pair in peers if pair[0] < pair[1] and _share(shape, *pair))),
+        (0, sum(row_keys(shape, *pair) for pair in peers)),
+    ]
+    blocks = [(len(members), comparisons(shape, objects)) for members, objects in shape.blocks]
+    for level in range(levels(shape.clusters) if blocks else 0):
+        counts = [(members, of_levels[level]) for members, of_levels in blocks]
+        dealt_now = sum(CORRECTED * count + PRODUCTS * -(-count // 8) for _, count in counts)
+        for word, bits in ROUNDS:
+            sent = sum(members * (ENCRYPTED + word * count + bits * -(-count // 8)) for members, count in counts)
+            rounds.append((dealt_now, sent))
+            dealt_now = 0
+    return max(before + dealt_ + sent for (_, before), (dealt_, sent) in pairwise([(0, 0), *rounds]))
 
 
 def site_disk(shape: SealedShape, site: str) -> float:

@@ -108,11 +108,21 @@ up.
 | tournament | {opening:.3f} k n (s - 1); the last member {corrected:.1f} k n more | {opening:.3f} k n |
 | labels | n (s - 1) | n |
 
-There are {before} + {level} L + {after} exchanges; {before} where no object is shared. Between two rounds the
-coordinator holds the masked rows of all sites, w/8 n m c s, or the shares and the fit, w/8 P s + 8 x {fit} D^2,
-whichever is more (`limits.round_bytes` is compared with it), and up to {working:.0f} MB to work with; a site the same
-for the members of its blocks, and its labels. There are no checkpoints: a site keeps its share, the model and
-{dummies} + n bytes of each block until the job is over.
+There are {before} + {level} L + {after} exchanges; {before} where no object is shared.
+
+What the coordinator passes on is encrypted. It goes through files beside the store that have no name and end with their
+round, and so do the dealer's words for one level, which say nothing without seeds of all members: the masked rows of
+all sites and what checks the dealer, w/8 n (m c s + {check}/2 s (s - 1)), or a level of the tournament,
+(k + 1)/2 n ({word} s + {corrected:.1f}), whichever is more. `limits.round_bytes` is compared with it, and
+`checkpoints.least_free` stays free. If the store is on a disk in memory (tmpfs), these files are memory.
+
+The coordinator's memory while rounds run is that of the shares and the fit, w/8 P s + 8 x {fit} D^2, or of the sums of
+products of all pairs of sites, whichever is more, and of a stretch to work with, of {rows:,} objects or {compared:,}
+comparisons: about {per_row} m c s or {drawn} s + {dealt} bytes of each. Further objects take none; messages on their
+way take up to 4 MB for each site. Only while it aligns, as in all modes, memory grows with the objects (above).
+
+A site holds the masked rows of the members of its blocks, or the shares and the fit, and its labels. There are no
+checkpoints: a site keeps its share, the model and {dummies} + n bytes of each block until the job is over.
 """
 
 #: Worked examples: sites, objects, shared ones, columns, shared ones, categories, clusters.
@@ -210,7 +220,12 @@ def page() -> str:
                 level=sealed.LEVEL,
                 after=sealed.AFTER,
                 fit=sealed.FIT,
-                working=sealed.WORKING / 1e6,
+                rows=sealed.ROWS,
+                compared=sealed.COMPARED,
+                per_row=3 * sealed.WORD,
+                drawn=sealed.DRAWN,
+                dealt=sealed.DEALT,
+                word=sealed.WORD,
                 dummies=sealed.DUMMY_ROWS,
             ),
             *table(
@@ -260,7 +275,7 @@ def _examples() -> Iterator[tuple[str, ...]]:
             )
 
 
-_SEALED_TITLES = ("coordinator's memory", "a site's memory")
+_SEALED_TITLES = ("coordinator's memory", "its disk", "a site's memory")
 
 
 def _sealed_examples() -> Iterator[tuple[str, ...]]:
@@ -277,6 +292,7 @@ def _sealed_examples() -> Iterator[tuple[str, ...]]:
             readable(enrolment.up + max(sealed.site_traffic(shape, site).up for site in (shape.sites[0], last))),
             readable(own.sites * enrolment.both + sealed.rounds_traffic(shape)),
             readable(max(sealed.coordinator_memory(shape), capacity.alignment_memory(own))),
+            readable(sealed.coordinator_disk(shape)),
             readable(sealed.site_memory(shape, last, own.objects, own.columns)),
         )
 

@@ -74,12 +74,16 @@ def _rows() -> Iterator[tuple[str, ...]]:
         yield f"{'&emsp;' * depth}`{kind.__name__}`", str(kind.exit_code), status, meaning, remedy
 
 
+_PACKAGES = ("ce", "ce_coordinator", "ce_client")
+
+
 def _kinds(kind: type[CeError], depth: int = 0) -> Iterator[tuple[int, type[CeError]]]:
     """An error and all kinds of it, as the code of the product declares them."""
     yield depth, kind
-    for below in kind.__subclasses__():
-        if below.__module__.partition(".")[0] in ("ce", "ce_coordinator", "ce_client"):
-            yield from _kinds(below, depth + 1)
+    ours = [own for own in kind.__subclasses__() if own.__module__.partition(".")[0] in _PACKAGES]
+    # By where they are declared: the order of __subclasses__ is that in which modules happen to be imported.
+    for below in sorted(ours, key=lambda own: (own.__module__, inspect.getsourcelines(own)[1])):
+        yield from _kinds(below, depth + 1)
 
 
 def _said(kind: type[CeError]) -> tuple[str, str]:

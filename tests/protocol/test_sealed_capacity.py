@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ce.labels import LabelTable
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import add_answer
 from ce.protocol.local_alignment import align_tables
+from ce.protocol.messages.task import Answer
 from ce.protocol.sealed_run import run_sealed, sealed_parties
 from ce.protocol.topology.vocabularies import Wishes
 from ce.sealed_capacity import (
@@ -29,6 +31,7 @@ from ce.sealed_capacity import (
     site_memory,
     site_traffic,
 )
+from ce_coordinator.store.relay_files import RelayFiles
 
 #: Sites, objects, of these shared, columns, of these shared, categories, clusters.
 SIZES = {
@@ -89,13 +92,14 @@ def test_a_model_has_the_modes_that_its_jobs_have() -> None:
 
 
 @pytest.mark.slow
-def test_memory_of_rounds() -> None:
+def test_memory_of_rounds(tmp_path: Path) -> None:
     """What coordinator and sites take, measured in each round: at most what the formulas say, and not much less."""
     size = replace(SIZES["column"], objects=40_000, shared=40_000, categories=10)
     tables = tables_of(size)
     job = Job(model="pairs", clusters=size.clusters, sites=tuple(tables))
     aligned = align_tables(False, tables, dict.fromkeys(tables, Wishes()), None)
-    parties = sealed_parties(job, Attempt("job", job.definition(), 1, tuple(tables)), aligned, tables)
+    attempt = Attempt("job", job.definition(), 1, tuple(tables))
+    parties = sealed_parties(job, attempt, aligned, tables, rooms=RelayFiles(tmp_path))
     coordinator, at_coordinator, at_sites = parties.coordinator, 0, 0
     while coordinator.open_round is not None:
         answers = {}
@@ -103,11 +107,14 @@ def test_memory_of_rounds() -> None:
             brought = sum(array.nbytes for array in task.arrays.values())
             answers[site], peak = traced(lambda site=site, task=task: parties.sites[site].answer(task))
             at_sites = max(at_sites, brought + peak)
-        for site, answer in answers.items():
-            add_answer(coordinator, site, answer)
-        passed_on = sum(array.nbytes for answer in answers.values() for array in answer.arrays.values())
-        _, peak = traced(coordinator.advance)
-        at_coordinator = max(at_coordinator, passed_on + peak)
+
+        def add(answers: dict[str, Answer] = answers) -> None:
+            for site, answer in answers.items():
+                add_answer(coordinator, site, answer)
+            coordinator.advance()
+
+        _, peak = traced(add)
+        at_coordinator = max(at_coordinator, peak)
     shape = SealedShape.even(size)
     assert 0.5 < at_coordinator / coordinator_memory(shape) < 1
     labels = size.objects * (size.columns * LABEL + OBJECT)

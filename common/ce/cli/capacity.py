@@ -101,5 +101,6 @@ def _sealed(job: formulas.Size) -> dict[str, float]:
         "on the wire, all sites": job.sites * enrolment.both + sealed.rounds_traffic(shape),
         "memory at the coordinator": max(sealed.coordinator_memory(shape), formulas.alignment_memory(job)),
         "memory at a site": sealed.site_memory(shape, last, job.objects, job.columns),
+        "on the disk of the coordinator": sealed.coordinator_disk(shape),
         "on the disk of a site": sealed.site_disk(shape, last),
     }

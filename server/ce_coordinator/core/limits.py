@@ -42,7 +42,9 @@ class Limits:
     columns_per_site: int = setting(10_000, "Columns that one site may enrol in one job.")
     categories_per_column: int = setting(100_000, "Categories that one column may have.")
     round_bytes: int = setting(
-        4 * 2**30, "Bytes of the totals of one round of one job; a job that needs more is refused."
+        4 * 2**30,
+        "Bytes of the totals of one round of one job, in memory; of a sealed job, of what is passed on, on the disk of "
+        "the store. A job that needs more is refused.",
     )
 
     def __post_init__(self) -> None:

@@ -57,7 +57,7 @@ class FileRoom:
         self._size = size
 
     def write(self, begin: int, content: bytes | Bytes) -> None:
-        left = memoryview(content)
+        left = np.frombuffer(content, dtype=np.uint8).data
         try:
             while left:
                 written = os.pwrite(self._file, left, begin)

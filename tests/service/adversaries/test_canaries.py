@@ -422,7 +422,7 @@ class Overheard:
 
 @pytest.mark.promise("No label, object id or secret is in a frame, a log, a store, a checkpoint or an error.")
 @pytest.mark.promise(
-    "Seeds, keys, masked rows and openings of a sealed job are on no disk, and only the dealer gets seeds."
+    "Seeds and keys of a sealed job are on no disk, rows and openings only encrypted; only the dealer gets seeds."
 )
 def test_secrets_of_a_sealed_job_are_where_the_protocol_says_and_nowhere_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,12 @@ import pytest
 import ce
 from ce.testing import FrameByFrame, make_sites, write_labels
 from ce.testing.sites import PERMISSIVE
+from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.instructions import SaveJob
-from ce_coordinator.core.limits import Limits
+from ce_coordinator.core.limits import JobSettings, Limits
 from ce_coordinator.service.job_status import job_status
+from ce_coordinator.store import relay_files
+from ce_coordinator.store.relay_files import RelayFiles
 from ce_proto.v1 import site_pb2 as pb
 
 SITES = ("east", "north", "west")
@@ -290,6 +295,35 @@ def test_jobs_that_are_too_large_are_refused_before_the_first_round(sit: Callabl
     assert state == "failed"
     assert "limits.round_bytes" in reason
     assert "fewer categories or shared objects need less" in reason
+
+
+@pytest.mark.promise("A full disk fails one job with a sentence, or costs its checkpoints, and nothing else.")
+def test_a_disk_without_room_for_what_is_passed_on_fails_the_job(
+    sit: Callable[..., FrameByFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the middle of an answer; when there is room again, the next job runs."""
+    monkeypatch.setattr(relay_files, "SMALLEST_FILE", 1)
+    table, full = sit(), [True]
+    written = os.pwrite
+
+    def write(*arguments: Any) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(*arguments)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    settings = JobSettings(Limits(), 1, CheckpointInterval(), RelayFiles(tmp_path))
+    monkeypatch.setattr(table.machine.jobs, "_settings", settings)
+    table.connect()
+    table.submit(job().definition())
+    table.run()
+    state, reason = ended(table)
+    assert state == "failed"
+    assert "bytes on the coordinator's disk, beside its store, and they cannot be written (No space left" in reason
+    full[0] = False
+    table.submit(job(name="again").definition(), "another token")
+    table.run()
+    assert table.machine.records["again"].state == "done"
 
 
 def test_every_strange_answer_of_a_site_costs_it_its_stream(sit: Callable[..., FrameByFrame]) -> None:

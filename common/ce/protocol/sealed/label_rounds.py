@@ -154,9 +154,8 @@ class LabelRounds:
         self._dealer = dealer
         self._rooms = rooms
         self._running = {block.index: block for block in self._blocks}
-        self._corrections: dict[
-            int, Iterator[tuple[int, Iterable[bytes]]]
-        ] = {}  # by block that compares: level by level
+        #: By block that compares: level by level, in parts.
+        self._corrections: dict[int, Iterator[tuple[int, Iterable[bytes]]]] = {}
         self._step: LabelStep = "score"
         self._number = 0  # of the open round among those of its step
 
