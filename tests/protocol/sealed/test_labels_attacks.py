@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 from support.label_stage import FairDealer, Play, Stage, all_rounds
 
 from ce.errors import CeError, MessageError, Refused
-from ce.privacy.secure_argmax import Corrections
+from ce.privacy.secure_argmax import Corrections, drawn, level_comparisons
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Task
@@ -56,6 +56,35 @@ def caught(part: float, seed: int) -> bool:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_dealer_that_shifts_one_comparison_in_a_hundred_is_found(seed: int) -> None:
     assert caught(0.01, seed)
+
+
+class NowhereDealer(FairDealer):
+    """Turns round, in the last level, the comparisons of a cluster with "no label anywhere", and no others: their
+    differences are larger than those of two clusters."""
+
+    def corrections(
+        self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
+    ) -> Iterator[tuple[int, bytes]]:
+        for level, data in super().corrections(context, seeds, rows, candidates):
+            if level < len(level_comparisons(rows, candidates)) - 1:
+                yield level, data
+                continue
+            mask = np.sum([drawn(seed, context, level, 0, rows).mask for seed in seeds], axis=0, dtype=np.uint32)
+            digit = ((mask >> np.uint32(24)) % 16).astype(np.int64)
+            found = Corrections.from_bytes(data, rows)
+            turned = found.thermometers.copy()
+            for shift in range(3, 13):
+                turned[6] ^= np.where(digit + shift < 16, 1 << (digit + shift), 0).astype(np.uint16)
+            yield level, replace(found, thermometers=turned).to_bytes()
+
+
+@pytest.mark.parametrize("members", ["ab", "abc", "abcde"])
+def test_a_dealer_that_spoils_only_large_differences_is_found(members: str) -> None:
+    stage = Stage.of(7, [(tuple(members), 100)], [((site,), 3) for site in members * 3], n_clusters=2)
+    play = Play(stage, dealer=NowhereDealer()).until(("reveal", 0))
+    for site in members:
+        with pytest.raises(WrongWinners):
+            play.answer(site)
 
 
 @pytest.mark.slow
