@@ -241,7 +241,7 @@ def labelled_words(seed: int, members: int, clusters: int, rows: int, missing: f
 @pytest.mark.parametrize("members", [2, 3, 5])
 @pytest.mark.parametrize("clusters", [2, 7])
 def test_a_dealer_that_spoils_comparisons_with_no_label_anywhere_is_found(members: int, clusters: int) -> None:
-    """Among clusters differences are below 2^25, against "no label anywhere" about 2^25 for each member with a label."""
+    """Between clusters differences are below 2^25, to "no label anywhere" about 2^25 for each member with a label."""
     permuted = PermutedRows(KEY, 200, clusters + 1, members)
     words = labelled_words(members, members, clusters, 200, 0.1)
     wrong, found = wrong_after(permuted, words, 6, range(3, 13), range(9))
