@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from support.label_stage import FairDealer, Play, Stage, all_rounds
 
 from ce.errors import CeError, MessageError, Refused
+from ce.privacy.score_words import DUMMY_ROWS, PermutedRows
 from ce.privacy.secure_argmax import Corrections, drawn, level_comparisons
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.steps import ArraySpec
@@ -85,6 +87,42 @@ def test_a_dealer_that_spoils_only_large_differences_is_found(members: str) -> N
     for site in members:
         with pytest.raises(WrongWinners):
             play.answer(site)
+
+
+class NoCandidateDealer(FairDealer):
+    """Moves the words of some rows, so that their winner is no candidate if they win the first comparison."""
+
+    def __init__(self, rows: Callable[[], NDArray[np.intp]]) -> None:
+        self.rows = rows
+
+    def corrections(
+        self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
+    ) -> Iterator[tuple[int, bytes]]:
+        for level, data in super().corrections(context, seeds, rows, candidates):
+            if level == 0:
+                found = Corrections.from_bytes(data, level_comparisons(rows, candidates)[0])
+                moved = found.masked_word.copy()
+                moved.reshape(-1, rows)[0, self.rows()] += np.uint32(16)
+                data = replace(found, masked_word=moved).to_bytes()
+            yield level, data
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dealer_does_not_see_from_a_failure_how_objects_compare(seed: int) -> None:
+    """Objects with a winner that is no candidate have no label; where a dealer hits no dummy row, no round fails."""
+    stage = Stage.of(seed, *LAYOUT, n_clusters=3, missing=0.4)
+
+    def real_rows() -> NDArray[np.intp]:
+        key = play.players["a"]._drawn[0]
+        return PermutedRows(key, 300, 4, 3).real(np.arange(300 + DUMMY_ROWS))
+
+    play = Play(stage, dealer=NoCandidateDealer(real_rows))
+    play.until()
+    pooled = stage.pooled()
+    for site, labels in play.labels().items():
+        moved = (pooled[site] == 0) | (pooled[site] == 2)  # the first pair of the tournament
+        assert moved.any()
+        assert (labels == np.where(moved, -1, pooled[site])).all()
 
 
 @pytest.mark.slow
