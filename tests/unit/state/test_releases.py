@@ -214,6 +214,7 @@ def labelled(found: JobRecords, block: bytes, rows: range) -> None:
     found.enter(block, np.array(rows), COMMITMENTS)
 
 
+@pytest.mark.promise("An object is labelled together with other sites once, over all jobs.")
 def test_an_object_is_labelled_once_with_the_same_labels_over_all_files_and_jobs(tmp_path: Path) -> None:
     rho = RHO / 8
     ledger = Lines()
