@@ -81,8 +81,9 @@ class Terms:
             )
             if noise.site_variance > LARGEST_SD**2:
                 raise InputError(
-                    f"epsilon: {job.epsilon:g} needs noise of standard deviation {math.sqrt(noise.site_variance):,.0f} at "
-                    f"each site, and at most {LARGEST_SD:,} can be drawn: run the job with a larger epsilon or delta"
+                    f"epsilon: {job.epsilon:g} needs noise of standard deviation "
+                    f"{math.sqrt(noise.site_variance):,.0f} at each site, and at most {LARGEST_SD:,} can be drawn: run "
+                    "the job with a larger epsilon or delta"
                 )
         return cls(sites, taking_part, objects, clusters, job_digest, noise)
 
