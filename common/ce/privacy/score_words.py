@@ -159,4 +159,5 @@ def _of_all_sizes(stream: Stream, shape: tuple[int, ...]) -> NDArray[np.int64]:
     drawn = stream.words(shape, np.uint32)
     fewer = np.where(drawn >> np.uint32(31), drawn % np.uint32(_SCORE_BITS + 1), drawn % np.uint32(_HIGH_BITS))
     mask = np.uint32(2**_SCORE_BITS - 1) >> fewer.astype(np.uint32)
-    return (stream.words(shape, np.uint32) & mask).astype(np.int64)
+    found: NDArray[np.int64] = (stream.words(shape, np.uint32) & mask).astype(np.int64)
+    return found
