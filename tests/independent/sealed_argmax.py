@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from keys_and_masks import Array, number, require
-from sealed_words import stream
+from sealed_words import Stream, stream
 
 DUMMIES, STRETCH, PRODUCTS = 256, 2**16, 11
 BIG = 2**20 + 1
@@ -134,15 +134,22 @@ class Rows:
         order = stream(key, b"ce row order 1").take("<u8", objects + DUMMIES)
         self.order = np.argsort(order, kind="stable")
         self.place = np.argsort(self.order)
-        source = stream(key, b"ce dummy scores 1")
-        self.winners = (source.take("<u8", DUMMIES) % np.uint64(candidates)).astype(np.int64)
-        best = (source.take("<u4", DUMMIES) >> np.uint32(12)).astype(np.int64)
-        bits = source.take("<u4", self.shape) % np.uint32(21)
-        distance = source.take("<u4", self.shape).astype(np.int64) & ((1 << bits.astype(np.int64)) - 1)
-        h = np.arange(candidates)[:, None]
-        distance = np.where(h < self.winners, np.maximum(distance, 1), np.where(h == self.winners, 0, distance))
-        self.scores = (32 * (-best - distance) + candidates - 1 - h).astype(np.uint32)
+        source, clusters = stream(key, b"ce dummy scores 1"), candidates - 1
+        cluster = (source.take("<u8", DUMMIES) % np.uint64(clusters)).astype(np.int64)
+        best, distance = self._sizes(source, (DUMMIES,)), self._sizes(source, (clusters, DUMMIES))
+        h, row = np.arange(clusters)[:, None], np.arange(DUMMIES)
+        distance = np.where(h < cluster, np.maximum(distance, 1), np.where(h == cluster, 0, distance))
+        labelled = np.where(row < 128, row % (members + 1), members)
+        scores = 32 * np.maximum(-best - distance, -(2**20)) + clusters - h
+        self.scores = np.vstack([scores, 32 - 32 * BIG * labelled]).astype(np.uint32)
+        self.winners = np.where(labelled == 0, clusters, cluster)
         self.members = members
+
+    @staticmethod
+    def _sizes(source: Stream, shape: tuple[int, ...]) -> Array:
+        word = source.take("<u4", shape).astype(np.int64)
+        fewer = np.where(word < 2**31, word % 11, word % 21)
+        return np.asarray(source.take("<u4", shape).astype(np.int64) & ((2**20 - 1) >> fewer))
 
     def _drawn(self, position: int) -> Array:
         return stream(self.key, b"ce dummy share 1", number(position)).take("<u4", self.shape)

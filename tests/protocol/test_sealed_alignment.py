@@ -14,13 +14,15 @@ from ce.labels import LabelTable
 from ce.privacy.set_intersection import BlindedItems
 from ce.protocol.attempt import Attempt
 from ce.protocol.keys.letters import COMPARED, FIRST, NOT_COMPARED, SECOND, SiteLetters, box_size, object_lists
-from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrol
+from ce.protocol.messages.array_names import rows_array
+from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, by_pseudonym, enrol
 from ce.protocol.topology.other_columns import MOST_CATEGORIES, checked_other_columns
 from ce.protocol.topology.site_view import TopologyColumn
 from ce.protocol.topology.topology import Topology, align
 from ce.protocol.topology.vocabularies import Wishes
 from ce.transport.alignment_codec import alignment_frames, read_alignment
 from ce.transport.enrolment_codec import pseudonym_bytes
+from ce_client.attempt.check_alignment import checked_rows
 from ce_proto.v1 import site_pb2 as pb
 
 SITES = ("east", "north", "west")
@@ -84,6 +86,20 @@ def test_other_jobs_are_sent_no_other_columns() -> None:
     frames = list(alignment_frames(ATTEMPT, view, {}, dict.fromkeys(SITES, 0), 0))
     assert not frames[0].alignment.other_columns
     assert read_alignment(frames[0].alignment).other_columns == ()
+
+
+def test_the_objects_of_a_block_have_one_order() -> None:
+    """Blocks of a sealed job are known by their objects in order: another order would be another block."""
+    enrolled = {site: enrol(by_pseudonym(table, KEY), votes=False, job_key=KEY) for site, table in tables().items()}
+    topology, rows = align(enrolled)
+    view = topology.view("north")
+    arrays = {rows_array(index): positions.astype(np.int64) for index, positions in rows["north"].items()}
+    assert checked_rows(arrays, view, 40, sealed=True).keys() == view.blocks.keys()
+    shared = next(index for index, block in view.blocks.items() if block.shared and block.size > 1)
+    turned = arrays | {rows_array(shared): arrays[rows_array(shared)][::-1]}
+    with pytest.raises(MessageError, match="not in the order of the pseudonyms"):
+        checked_rows(turned, view, 40, sealed=True)
+    checked_rows(turned, view, 40)  # in other jobs masks would not cancel, and nothing else
 
 
 def _one_less(message: pb.Alignment) -> None:

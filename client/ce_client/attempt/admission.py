@@ -173,7 +173,7 @@ class Admission:
         summaries = introduced.summaries
         sealed = offered.job.sealed
         view = checked_view(header, self._site, enrolled.enrolment, summaries, introduced.vocabularies, sealed=sealed)
-        rows = checked_rows(arrays, view, len(enrolled.enrolment.objects))
+        rows = checked_rows(arrays, view, len(enrolled.enrolment.objects), sealed=sealed)
         check_overlaps(introduced.overlaps, view, rows)
         if offered.model is not None and not fits_the_ring(offered.model, view.sizes):
             raise MessageError("alignment: sizes of a job whose sums do not fit in 64 bits")

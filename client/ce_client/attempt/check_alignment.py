@@ -73,8 +73,12 @@ def checked_view(
     return view
 
 
-def checked_rows(arrays: Mapping[str, Array], view: SiteView, objects: int) -> dict[int, Rows]:
-    """Positions of each block's objects; together every object of this site exactly once."""
+def checked_rows(arrays: Mapping[str, Array], view: SiteView, objects: int, *, sealed: bool = False) -> dict[int, Rows]:
+    """Positions of each block's objects; together every object of this site exactly once.
+
+    In a `sealed` job in ascending order, which is that of their pseudonyms, as this site has enrolled them: the labels
+    of a block are kept under a digest of its objects in their order, and there must be one such order.
+    """
     if set(arrays) != {rows_array(block) for block in view.blocks}:
         raise MessageError("alignment: not one array of rows for each block")
     rows = {}
@@ -84,6 +88,8 @@ def checked_rows(arrays: Mapping[str, Array], view: SiteView, objects: int) -> d
         outside = ((positions < 0) | (positions >= objects)).any()
         if positions.dtype != np.int64 or positions.shape != (block.size,) or outside:
             raise MessageError("alignment: rows are not positions of this site's objects")
+        if sealed and block.shared and (np.diff(positions) <= 0).any():
+            raise MessageError("alignment: rows of a sealed job are not in the order of the pseudonyms")
         rows[index] = positions.astype(np.intp)
         seen[rows[index]] = True
     if not seen.all() or sum(block.size for block in view.blocks.values()) != objects:

@@ -9,22 +9,27 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ce.errors import InputError
 from ce.pair_tables.fit import (
     MOST_CLUSTERS,
     SEALED_TOLERANCE,
     Objective,
-    PairFit,
     checked_clusters,
     default_smoothing,
     fit_residuals,
 )
 from ce.pair_tables.layout import Reals, TableLayout
 from ce.pair_tables.residuals import Residuals, clusters_above_edge
+from ce.pair_tables.scores import log_chances, log_weights
 
 #: How much better the refit may be, relative, and how far one step, or the refit, may be away.
 LARGEST_GAIN, LARGEST_MOVE = 1e-6, 1e-3
+#: The same in nats of what scores add up, ln beta and ln weight above their floors: a chance of 1e-3 may not become 0.
+LARGEST_SHIFT = 0.1
+#: Steps of the fit shrink the weight of a cluster that is not there by a third; below this it labels no object.
+_LEAST_WEIGHT = 1e-6
 #: Rounding differs between machines: an eigenvalue this close to the edge, relative, may count or not.
 _EDGE_SLACK = 1e-6
 
@@ -40,8 +45,9 @@ def check_fit(
 ) -> str | None:
     """None for an acceptable model; otherwise a sentence that says what is wrong, without a number of the tables.
 
-    Acceptable: the own refit is not better, and a step of EM stays where it is; or the model is the own refit. The
-    second way is for models of more clusters than there are, where steps still move when the stop is reached.
+    Acceptable: the model is the own refit, in what a label or a cluster adds to a score within LARGEST_SHIFT nats; or
+    the own refit is not better, has the same weights, and a step of EM stays where it is, as near. The first way is
+    also for models of more clusters than there are, where steps still move when the stop is reached.
     """
     problem = _improper(layout, weights, beta, n_clusters_asked)
     if problem is not None:
@@ -54,19 +60,31 @@ def check_fit(
         if not fewest <= k <= most:
             return "the model has another number of clusters than the pair tables give"
     own = fit_residuals(residuals, k, seed=seed, tolerance=SEALED_TOLERANCE)
-    if _away(own, weights, beta) <= LARGEST_MOVE:
+    if _is_near(own.weights, weights, own.beta, beta, np.ones(k, dtype=bool)):
         return None
     value, next_weights, next_beta = Objective(residuals, default_smoothing(residuals)).step(weights, beta)
     if own.log_composite - value > LARGEST_GAIN * abs(own.log_composite):
         return "the model fits the pair tables worse than a fit of them here"
-    moved = max(float(np.abs(next_weights - weights).max()), float(np.abs(next_beta - beta).max()))
-    if moved > LARGEST_MOVE:
+    there = np.maximum(own.weights, weights) >= _LEAST_WEIGHT
+    if _shift(log_weights(own.weights), log_weights(weights), there) > LARGEST_SHIFT:
+        return "the model has other weights than a fit of the pair tables here"
+    if not _is_near(next_weights, weights, next_beta, beta, there):
         return "the model is not where a fit of the pair tables ends: a step of the fit changes it"
     return None
 
 
-def _away(own: PairFit, weights: Reals, beta: Reals) -> float:
-    return max(float(np.abs(own.weights - weights).max()), float(np.abs(own.beta - beta).max()))
+def _is_near(weights: Reals, other_weights: Reals, beta: Reals, other_beta: Reals, clusters: NDArray[np.bool_]) -> bool:
+    """Whether two models are the same, in nats as far as these clusters go."""
+    moved = max(float(np.abs(weights - other_weights).max()), float(np.abs(beta - other_beta).max()))
+    shifted = max(
+        _shift(log_weights(weights), log_weights(other_weights), clusters),
+        _shift(log_chances(beta), log_chances(other_beta), clusters),
+    )
+    return moved <= LARGEST_MOVE and shifted <= LARGEST_SHIFT
+
+
+def _shift(logs: Reals, others: Reals, clusters: NDArray[np.bool_]) -> float:
+    return float(np.abs(logs - others)[..., clusters].max(initial=0.0))
 
 
 def _improper(layout: TableLayout, weights: Reals, beta: Reals, asked: int | Literal["auto"]) -> str | None:

@@ -24,12 +24,18 @@ _INDEX_WORDS = 32
 
 def log_scores(labels: Labels, layout: TableLayout, weights: Reals, beta: Reals) -> Reals:
     """(n, k) scores of objects; a soft label counts in proportion. Without a label: the log weights."""
-    chances = np.log(np.maximum(beta, LEAST_CHANCE))
+    chances = log_chances(beta)
     scores = np.empty((len(checked_columns(labels, layout)[0]), len(weights)))
     for where, rows in one_hot_stretches(labels, layout):
         scores[where] = rows @ chances
     scores += log_weights(weights)
     return scores
+
+
+def log_chances(beta: Reals) -> Reals:
+    """(D, k) ln beta, floored."""
+    logs: Reals = np.log(np.maximum(beta, LEAST_CHANCE))
+    return logs
 
 
 def log_weights(weights: Reals) -> Reals:
@@ -53,7 +59,7 @@ def score_unit(labels: int) -> int:
 
 def cell_words(beta: Reals, unit: int) -> NDArray[np.int64]:
     """(D, k) what each label adds to the score of each cluster, in 32nds of a unit."""
-    words: NDArray[np.int64] = np.rint(unit * np.log(np.maximum(beta, LEAST_CHANCE))).astype(np.int64)
+    words: NDArray[np.int64] = np.rint(unit * log_chances(beta)).astype(np.int64)
     return _INDEX_WORDS * words
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ce.cancellation import check_cancelled
 from ce.errors import InputError
 from ce.privacy.derivation import number
-from ce.privacy.ring_words import stream_of
+from ce.privacy.ring_words import Stream, stream_of
 from ce.privacy.secure_argmax import MOST_CANDIDATES, MOST_MEMBERS, WINNER_MODULUS, Words
 
 Value = TypeVar("Value", bound=np.generic)
@@ -27,8 +27,11 @@ BIG = 2**20 + 1
 DUMMY_ROWS = 256
 #: Rows whose scores are added up at a time.
 _STRETCH = 2**14
-#: Scores of dummy rows have at most so many bits; distances to the winner have any number of bits up to it.
+#: Bits of the largest score, without its sign: BIG is above it.
 _SCORE_BITS = 20
+#: Of scores and distances of dummy rows one half have any number of bits, the other one of the highest so many, as most
+#: objects have.
+_HIGH_BITS = 11
 
 
 def score_words(
@@ -127,15 +130,34 @@ class PermutedRows:
         return share
 
     def _drawn_scores(self) -> tuple[NDArray[np.int32], Words]:
-        """Winners, and words of all candidates, whose distances to the winner are of all sizes, ties among them."""
+        """Winners, and words of all candidates, as objects have them.
+
+        A dealer can spoil comparisons whose difference has some digits and leave all others alone: so differences of
+        dummy rows have all sizes that differences of objects have, ties among them. In half of the rows all members
+        have a label, as of most objects; in the others 0, 1, ... of them. With 0 "no label anywhere" wins.
+        """
         stream = stream_of(self._key, b"ce dummy scores 1")
-        shape = (self._candidates, DUMMY_ROWS)
-        index = np.arange(self._candidates)[:, None]
-        winners = (stream.words(DUMMY_ROWS, np.uint64) % np.uint64(self._candidates)).astype(np.int32)
-        best = -(stream.words(DUMMY_ROWS, np.uint32) >> np.uint32(32 - _SCORE_BITS)).astype(np.int64)
-        bits = (stream.words(shape, np.uint32) % np.uint32(_SCORE_BITS + 1)).astype(np.uint32)
-        distance = (stream.words(shape, np.uint32) & ((np.uint32(1) << bits) - np.uint32(1))).astype(np.int64)
-        distance = np.where(index < winners, np.maximum(distance, 1), distance)  # a tie would go to the lower index
-        distance[winners, np.arange(DUMMY_ROWS)] = 0
-        words = WINNER_MODULUS * (best - distance) + (self._candidates - 1 - index)
+        clusters = self._candidates - 1
+        shape = (clusters, DUMMY_ROWS)
+        index = np.arange(clusters)[:, None]
+        best_cluster = (stream.words(DUMMY_ROWS, np.uint64) % np.uint64(clusters)).astype(np.int32)
+        best = -_of_all_sizes(stream, (DUMMY_ROWS,))
+        distance = _of_all_sizes(stream, shape)
+        distance = np.where(index < best_cluster, np.maximum(distance, 1), distance)  # a tie would go to the lower one
+        distance[best_cluster, np.arange(DUMMY_ROWS)] = 0
+        scores = np.maximum(best - distance, 1 - BIG)
+        rows = np.arange(DUMMY_ROWS)
+        labelled = np.where(rows < DUMMY_ROWS // 2, rows % (self._members + 1), self._members)
+        nowhere = WINNER_MODULUS * (1 - BIG * labelled)
+        words = np.vstack((WINNER_MODULUS * scores + (clusters - index), nowhere))
+        winners = np.where(labelled == 0, clusters, best_cluster).astype(np.int32)
         return winners, words.astype(np.uint32)
+
+
+def _of_all_sizes(stream: Stream, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Random numbers of 0 to _SCORE_BITS bits; as many have n bits, or fewer, as have n + 1."""
+    drawn = stream.words(shape, np.uint32)
+    fewer = np.where(drawn >> np.uint32(31), drawn % np.uint32(_SCORE_BITS + 1), drawn % np.uint32(_HIGH_BITS))
+    mask = np.uint32(2**_SCORE_BITS - 1) >> fewer.astype(np.uint32)
+    found: NDArray[np.int64] = (stream.words(shape, np.uint32) & mask).astype(np.int64)
+    return found

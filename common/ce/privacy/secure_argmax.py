@@ -342,16 +342,17 @@ class _Level:
 
 
 def winners(shares: Sequence[NDArray[np.uint8]], candidates: int) -> NDArray[np.int32]:
-    """The winning index of every row, from the shares of all members. Raises MessageError for no candidate."""
+    """The winning index of every row, from the shares of all members; -1 where it is no candidate.
+
+    That is no error: whether there is one depends on the scores, if somebody has spoiled the comparisons.
+    """
     total = np.zeros(len(shares[0]), dtype=np.uint32)
     for share in shares:
         if share.shape != total.shape:
             raise MessageError(f"winners: expected shares of {len(total)} rows, got {share.size}")
         total += share
     found = candidates - 1 - (total % WINNER_MODULUS).astype(np.int32)
-    if (found < 0).any():
-        raise MessageError(f"winners: expected one of {candidates} candidates in every row, got another number")
-    return found.astype(np.int32)
+    return np.maximum(found, -1).astype(np.int32)
 
 
 def share_from(data: bytes, rows: int) -> NDArray[np.uint8]:

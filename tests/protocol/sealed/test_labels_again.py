@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.label_stage import Play, Stage, Where, all_rounds
+from support.sealed_jobs import SealedWorld, few_sites, play_until, sealed_job
 
+from ce.errors import MessageError, Refused
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.sealed.records import MemoryRecords
 from ce.protocol.sealed.schedule import LabelStatus
@@ -136,3 +140,42 @@ def test_members_that_disagree_about_a_block_end_it() -> None:
     assert play.outcomes["b"].lost == ()
     states = [content.tolist() for _, _, name, content in play.seen if name == ArrayName.of_broadcast("blocks", "a")]
     assert states == [[2, 1]]
+
+
+# The same objects as another block.
+
+
+@pytest.mark.parametrize("job_key", [None, b"k" * 32])
+def test_a_coordinator_cannot_order_the_objects_of_a_block_otherwise(job_key: bytes | None) -> None:
+    """Each order would be a block of its own: one release would pay for any number of labellings."""
+    world = SealedWorld(sealed_job(2, 2.0), few_sites(), job_key)
+    play_until(world.attempt(), "finish")
+    order = np.random.default_rng(1).permutation(24)
+    shared = {block.index for block in world.aligned.topology.blocks if block.shared}
+    others = {
+        site: {index: rows[order] if index in shared else rows for index, rows in of_site.items()}
+        for site, of_site in world.aligned.rows.items()
+    }
+    world.aligned = replace(world.aligned, rows=others)
+    with pytest.raises(MessageError, match="not in the order of their pseudonyms"):
+        world.attempt()
+    assert all(len(records.entered) == 1 for records in world.records.values())
+
+
+class OtherDigests(Stage):
+    """The same objects under other digests of blocks."""
+
+    @property
+    def objects(self) -> dict[int, bytes]:
+        return {index: digest[::-1] for index, digest in super().objects.items()}
+
+
+def test_a_site_labels_objects_once_in_a_job_whatever_the_digest_of_their_block() -> None:
+    stage = Stage.of(2, *LAYOUT, n_clusters=3)
+    Play(stage).until()
+    again = OtherDigests(**vars(stage))
+    play = Play(again, epoch=2, entropy="another").until(("prove", 0))
+    for site in again.sites:
+        with pytest.raises(Refused, match="rule: one labelling"):
+            play.answer(site)
+        assert (0, "dummies") not in play.sent(site)

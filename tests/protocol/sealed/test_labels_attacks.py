@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from support.label_stage import FairDealer, Play, Stage, all_rounds
 
 from ce.errors import CeError, MessageError, Refused
-from ce.privacy.secure_argmax import Corrections
+from ce.privacy.score_words import DUMMY_ROWS, PermutedRows
+from ce.privacy.secure_argmax import Corrections, drawn, level_comparisons
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Task
@@ -56,6 +58,71 @@ def caught(part: float, seed: int) -> bool:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_dealer_that_shifts_one_comparison_in_a_hundred_is_found(seed: int) -> None:
     assert caught(0.01, seed)
+
+
+class NowhereDealer(FairDealer):
+    """Turns round, in the last level, the comparisons of a cluster with "no label anywhere", and no others: their
+    differences are larger than those of two clusters."""
+
+    def corrections(
+        self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
+    ) -> Iterator[tuple[int, bytes]]:
+        for level, data in super().corrections(context, seeds, rows, candidates):
+            if level < len(level_comparisons(rows, candidates)) - 1:
+                yield level, data
+                continue
+            mask = np.sum([drawn(seed, context, level, 0, rows).mask for seed in seeds], axis=0, dtype=np.uint32)
+            digit = ((mask >> np.uint32(24)) % 16).astype(np.int64)
+            found = Corrections.from_bytes(data, rows)
+            turned = found.thermometers.copy()
+            for shift in range(3, 13):
+                turned[6] ^= np.where(digit + shift < 16, 1 << (digit + shift), 0).astype(np.uint16)
+            yield level, replace(found, thermometers=turned).to_bytes()
+
+
+@pytest.mark.parametrize("members", ["ab", "abc", "abcde"])
+def test_a_dealer_that_spoils_only_large_differences_is_found(members: str) -> None:
+    stage = Stage.of(7, [(tuple(members), 100)], [((site,), 3) for site in members * 3], n_clusters=2)
+    play = Play(stage, dealer=NowhereDealer()).until(("reveal", 0))
+    for site in members:
+        with pytest.raises(WrongWinners):
+            play.answer(site)
+
+
+class NoCandidateDealer(FairDealer):
+    """Moves the words of some rows, so that their winner is no candidate if they win the first comparison."""
+
+    def __init__(self, rows: Callable[[], NDArray[np.intp]]) -> None:
+        self.rows = rows
+
+    def corrections(
+        self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
+    ) -> Iterator[tuple[int, bytes]]:
+        for level, data in super().corrections(context, seeds, rows, candidates):
+            if level == 0:
+                found = Corrections.from_bytes(data, level_comparisons(rows, candidates)[0])
+                moved = found.masked_word.copy()
+                moved.reshape(-1, rows)[0, self.rows()] += np.uint32(16)
+                data = replace(found, masked_word=moved).to_bytes()
+            yield level, data
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_dealer_does_not_see_from_a_failure_how_objects_compare(seed: int) -> None:
+    """Objects with a winner that is no candidate have no label; where a dealer hits no dummy row, no round fails."""
+    stage = Stage.of(seed, *LAYOUT, n_clusters=3, missing=0.4)
+
+    def real_rows() -> NDArray[np.intp]:
+        key = play.players["a"]._drawn[0]
+        return PermutedRows(key, 300, 4, 3).real(np.arange(300 + DUMMY_ROWS))
+
+    play = Play(stage, dealer=NoCandidateDealer(real_rows))
+    play.until()
+    pooled = stage.pooled()
+    for site, labels in play.labels().items():
+        moved = (pooled[site] == 0) | (pooled[site] == 2)  # the first pair of the tournament
+        assert moved.any()
+        assert (labels == np.where(moved, -1, pooled[site])).all()
 
 
 @pytest.mark.slow
@@ -165,7 +232,6 @@ class OneLedger(MemoryRecords):
         raise Refused("once per object", "objects of this job were labelled in another job")
 
 
-@pytest.mark.promise("An object is labelled together with other sites once, over all jobs.")
 def test_objects_that_were_labelled_in_another_job_are_refused_before_anything_is_opened() -> None:
     stage = Stage.of(3, *TWO_BLOCKS, n_clusters=3)
     stage.records = {"b": OneLedger()}

@@ -25,6 +25,7 @@ from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.steps import ArraySpec, Step
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.sealed.dealer import LocalDealer
+from ce.protocol.sealed.opened_shares import AcceptedModel
 from ce.protocol.sealed.site_tables import SiteTables
 from ce.protocol.sealed_run import SealedParties
 
@@ -298,6 +299,34 @@ def test_no_array_of_an_answer_crashes_the_coordinator() -> None:
             add_answer(coordinator, site, answer)
         coordinator.advance()
     assert tried > 300
+
+
+def test_a_model_without_an_opened_share_is_no_accepted_model() -> None:
+    parties = SealedWorld(sealed_job(2), few_sites()).attempt()
+
+    def accepted(site: str, answer: Answer) -> Answer:
+        state = np.array([0, 2 if site == "b" else 0], dtype=np.uint8)
+        return replace(answer, arrays={**answer.arrays, ArrayName.of_broadcast("state", site): state})
+
+    with pytest.raises(JobFailed, match="b says that it has accepted a model, and not that it has opened its share"):
+        play_round(parties, on_answer=accepted)
+
+
+def test_the_coordinator_checks_a_model_that_sites_say_they_have_accepted() -> None:
+    world, parties = started("score")
+    play_round(parties)
+    model = parties.sites["a"].model
+    assert model is not None
+    beta = model.beta.copy()
+    beta[0] *= 0.5
+    false = AcceptedModel(model.weights, beta).encoded
+    for records in world.records.values():  # all of them: the coordinator has nothing to compare it with but the tables
+        assert records._release is not None
+        records._release = replace(records._release, model=false)
+    parties = world.attempt()
+    play_until(parties, "release")
+    with pytest.raises(JobFailed, match="not that of their tables"):
+        play_round(parties)
 
 
 def test_a_seed_or_state_of_nonsense_ends_the_job_and_nothing_else() -> None:

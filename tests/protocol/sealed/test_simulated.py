@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from support.sealed_jobs import few_sites, sealed_job
+from support.sealed_jobs import SealedWorld, few_sites, sealed_job
 
 import ce
 from ce.cli.simulate import simulate
@@ -24,6 +24,13 @@ OPEN = {
     "weakest_privacy": "blind",
     "allow_exact": True,
 }
+
+
+def test_noise_that_cannot_be_drawn_is_found_before_anything_leaves() -> None:
+    world = SealedWorld(sealed_job(2, 1e-6), few_sites())
+    with pytest.raises(InputError, match=r"^epsilon: 1e-06 needs noise .* larger epsilon"):
+        world.attempt()
+    assert SealedWorld(sealed_job(2, 0.01), few_sites()).attempt().coordinator.open_round is not None
 
 
 def test_objects_that_a_rule_leaves_out_are_scored_from_the_sites_own_labels() -> None:

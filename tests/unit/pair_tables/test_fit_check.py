@@ -78,6 +78,34 @@ def test_crafted_models_are_refused(sd: float) -> None:
     assert opened.check(other.fit.weights, other.fit.beta) is not None
 
 
+@pytest.mark.parametrize("sd", [0.0, 15.0])
+def test_small_weights_are_compared_by_what_they_add_to_scores(sd: float) -> None:
+    """1e-3 is little of a weight of 1/4; of a weight of 1e-3 it is many nats."""
+    opened = Opened(sd, K + 2)  # two clusters that are not there
+    assert opened.check() is None
+    weights = opened.fit.weights
+    least, most = weights.argmin(), weights.argmax()
+    moved = weights.copy()
+    moved[[least, most]] += (9e-4 - weights[least]) * np.array([1.0, -1.0])
+    assert np.abs(moved - weights).max() < 1e-3
+    assert abs(np.log(moved[least]) - np.log(weights[least])) > 1.0
+    assert opened.check(weights=moved) is not None
+
+
+def test_small_chances_of_labels_are_compared_by_what_they_add_to_scores() -> None:
+    codes, _ = planted(3_000, 6, K, 0.01, 0)
+    layout = layout_of(codes)
+    tables = pair_tables(codes, layout)
+    fit = fit_pairs(tables, layout, K, seed=SEED, tolerance=SEALED_TOLERANCE)
+    cell, cluster = divmod(int(fit.beta.argmin()), K)
+    largest = int(np.where(layout.column_of == layout.column_of[cell], fit.beta[:, cluster], 0.0).argmax())
+    moved = fit.beta.copy()
+    moved[[cell, largest], cluster] += [9e-4, -9e-4]
+    assert np.log(moved[cell, cluster] / max(fit.beta[cell, cluster], 1e-4)) > 0.1
+    assert check_fit(tables, layout, 0.0, SEED, fit.weights, fit.beta, K) is None
+    assert check_fit(tables, layout, 0.0, SEED, fit.weights, moved, K) is not None
+
+
 def test_a_model_whose_first_steps_are_missing_is_refused() -> None:
     opened = Opened(0.0)
     early = fit_pairs(opened.tables, opened.layout, K, seed=SEED, max_iterations=2)

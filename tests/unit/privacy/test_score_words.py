@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.played_argmax import argmax, played
+from support.played_argmax import CONTEXT, argmax, played, seed_of
 
 from ce.errors import InputError
 from ce.privacy.score_words import BIG, DUMMY_ROWS, PermutedRows, score_words
-from ce.privacy.secure_argmax import winners
+from ce.privacy.secure_argmax import drawn as drawn_randomness
+from ce.privacy.secure_argmax import level_comparisons, winners
 
 KEY = bytes(range(32))
 
@@ -131,12 +132,37 @@ def test_every_member_and_every_candidate_counts_in_dummy_rows() -> None:
     assert not other.dummies_are_right(winning.astype(np.int32))
 
 
+def dummy_words(candidates: int, members: int) -> NDArray[np.int32]:
+    """(K, 256): the words of the dummy rows, all members together."""
+    permuted = PermutedRows(KEY, 1, candidates, members)
+    empty = np.zeros((candidates, 1), dtype=np.uint32)
+    shares = [permuted.arranged(empty, at) for at in range(members)]
+    total = np.sum(shares, axis=0, dtype=np.uint32).astype(np.int32)
+    return np.array([permuted.dummy(of) for of in total])
+
+
+@pytest.mark.parametrize(("candidates", "members"), [(2, 2), (3, 5), (8, 3), (32, 63)])
+def test_dummy_rows_are_such_as_objects_have(candidates: int, members: int) -> None:
+    """Scores within their range, any number of members with a label, and "no label anywhere" where there is none."""
+    words = dummy_words(candidates, members)
+    scores, nowhere = words[:-1] >> 5, words[-1]
+    assert (words[:-1] % 32 == candidates - 1 - np.arange(candidates - 1)[:, None]).all()
+    assert scores.max() <= 0
+    assert scores.min() >= 1 - BIG
+    assert set(nowhere.tolist()) == {32 - 32 * BIG * labelled for labelled in range(members + 1)}
+    assert (nowhere == 32 - 32 * BIG * members).sum() > DUMMY_ROWS // 2
+    assert ((words.argmax(axis=0) == candidates - 1) == (nowhere == 32)).all()
+    # Against "no label anywhere" the best cluster is ahead by numbers of all sizes that there are.
+    ahead = (words[:-1].max(axis=0) - nowhere)[nowhere < 32]
+    assert ahead.min() > 0
+    assert set((ahead >> 25).tolist()) >= set(range(1, members))
+    assert (ahead >> 25).max() == members
+    assert set(((ahead >> 24) & 1).tolist()) == {0, 1}
+
+
 def test_dummy_rows_have_close_and_far_runners_up() -> None:
     """A dealer that shifts comparisons a little spoils only close ones; some dummy rows are that close."""
-    permuted = PermutedRows(KEY, 1, 8, 2)
-    empty = np.zeros((8, 1), dtype=np.uint32)
-    total = np.sum([permuted.arranged(empty, at) for at in range(2)], axis=0, dtype=np.uint32).astype(np.int32)
-    scores = np.sort(np.array([permuted.dummy(of >> 5) for of in total]), axis=0)
+    scores = np.sort(dummy_words(8, 2)[:-1] >> 5, axis=0)
     distances = (scores[-1:] - scores[:-1]).ravel()
     assert (distances == 0).sum() > 10
     assert all(((distances >= 1 << bit) & (distances < 2 << bit)).sum() > 10 for bit in range(20))
@@ -162,3 +188,79 @@ def test_a_dealer_that_spoils_comparisons_is_found() -> None:
 
     assert permuted.dummies_are_right(winners(opened(0), 5))
     assert not permuted.dummies_are_right(winners(opened(0.02), 5))
+
+
+def wrong_after(
+    permuted: PermutedRows, words: list[NDArray[np.uint32]], digit: int, above: range, levels: range
+) -> tuple[float, bool]:
+    """What a dealer does that knows all masks r, and turns the outcome of comparisons round whose opened number has, in
+    one digit, the digit of r plus one of `above`: the part of wrong labels, and whether dummy rows show it."""
+    members, candidates = len(words), len(words[0])
+    comparisons = level_comparisons(permuted.total, candidates)
+    most = 8 if digit == 7 else 16
+
+    def tamper(level: int, data: bytes) -> bytes:
+        if level not in levels:
+            return data
+        n = comparisons[level]
+        mask = np.zeros(n, dtype=np.uint32)
+        for at in range(members):
+            mask += drawn_randomness(seed_of(at), CONTEXT, level, 0, n).mask
+        value = ((mask >> np.uint32(4 * digit)) % most).astype(np.int64)
+        flipped = np.zeros(n, dtype=np.int64)
+        for shift in above:
+            flipped |= np.where(value + shift < most, np.int64(1) << (value + shift), 0)
+        found = np.frombuffer(data, np.uint8).copy()
+        found[2 * n * digit : 2 * n * (digit + 1)].view("<u2")[:] ^= flipped.astype(np.uint16)
+        return found.tobytes()
+
+    found, _ = played([permuted.arranged(part, at) for at, part in enumerate(words)], tamper=tamper)
+    opened = winners([member.share for member in found], candidates)
+    total = np.sum(words, axis=0, dtype=np.uint32).astype(np.int32)
+    wrong = float((permuted.real(opened) != total.argmax(axis=0)).mean())
+    return wrong, not permuted.dummies_are_right(permuted.dummy(opened))
+
+
+def labelled_words(seed: int, members: int, clusters: int, rows: int, missing: float) -> list[NDArray[np.uint32]]:
+    """Words of members with labels that agree with a cluster more often than not, as objects have them."""
+    random = np.random.default_rng(seed)
+    columns = [3, 3, 3]
+    unit = 2**20 // (10 * 3 * members + 30)
+    words = []
+    truth = random.integers(0, clusters, rows)
+    for at in range(members):
+        codes = np.column_stack([np.where(random.random(rows) < 0.7, truth % 3, random.integers(0, 3, rows))] * 3)
+        codes[random.random(codes.shape) < missing] = -1
+        beta = random.dirichlet(np.ones(3), (3, clusters)).transpose(0, 2, 1).reshape(9, clusters)
+        cells = 32 * np.rint(unit * np.log(np.maximum(beta, 1e-4))).astype(np.int64)
+        weights = 32 * np.rint(unit * np.log(np.full(clusters, 1 / clusters))).astype(np.int64)
+        words.append(score_words(codes.astype(np.int32), columns, cells, weights if at == 0 else None))
+    return words
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+@pytest.mark.parametrize("clusters", [2, 7])
+def test_a_dealer_that_spoils_comparisons_with_no_label_anywhere_is_found(members: int, clusters: int) -> None:
+    """Between clusters differences are below 2^25, to "no label anywhere" about 2^25 for each member with a label."""
+    permuted = PermutedRows(KEY, 200, clusters + 1, members)
+    words = labelled_words(members, members, clusters, 200, 0.1)
+    wrong, found = wrong_after(permuted, words, 6, range(3, 13), range(9))
+    assert found
+    assert wrong > 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_dealer_that_spoils_comparisons_by_their_digits_is_found() -> None:
+    """Any digit, any value in it, any level: where one label in eight becomes wrong, dummy rows show it."""
+    spoiled = 0
+    for members, clusters, missing in ((2, 2, 0.0), (2, 4, 0.5), (3, 7, 0.1), (5, 3, 0.1), (12, 5, 0.1)):
+        permuted = PermutedRows(KEY, 200, clusters + 1, members)
+        words = labelled_words(clusters, members, clusters, 200, missing)
+        for level in range(len(level_comparisons(1, clusters + 1))):
+            for digit in range(8):
+                for above in (*(range(at, at + 1) for at in range(16)), range(1, 3), range(3, 13), range(8, 16)):
+                    wrong, found = wrong_after(permuted, words, digit, above, range(level, level + 1))
+                    spoiled += wrong >= 0.125
+                    assert found or wrong < 0.125, (members, clusters, level, digit, above, wrong)
+    assert spoiled > 20

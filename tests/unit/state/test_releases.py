@@ -214,6 +214,7 @@ def labelled(found: JobRecords, block: bytes, rows: range) -> None:
     found.enter(block, np.array(rows), COMMITMENTS)
 
 
+@pytest.mark.promise("An object is labelled together with other sites once, over all jobs.")
 def test_an_object_is_labelled_once_with_the_same_labels_over_all_files_and_jobs(tmp_path: Path) -> None:
     rho = RHO / 8
     ledger = Lines()
@@ -236,6 +237,31 @@ def test_an_object_is_labelled_once_with_the_same_labels_over_all_files_and_jobs
     # Another label of each object: another row.
     other = records(tmp_path, "third", table(range(5, 15), shift=1))
     assert other.cost(request(10, rho, shared=10)).labelled == 0
+
+
+def test_an_object_is_labelled_once_in_one_job_whatever_the_block(tmp_path: Path) -> None:
+    """A coordinator that orders the objects of a block otherwise gets another digest, and no other labels."""
+    releases, ledger = Releases(tmp_path), Lines()
+    found = opened(tmp_path, "first", table(range(10)), shared=8, ledger=ledger)
+    labelled(found, b"block", range(6))
+    for rows in (range(6), range(5, -1, -1), range(5, 8)):
+        found.settle(b"another order", 2, b"share", b"key", b"nonce", 3)
+        with pytest.raises(Refused, match="rule: one labelling"):
+            found.enter(b"another order", np.array(rows), COMMITMENTS)
+        record = found.labels(b"another order")
+        assert record is not None
+        assert record.state == "settled"
+        found.discard_labels(b"another order")
+    labelled(found, b"other objects", range(6, 8))
+    assert ledger.kinds["labelling"] == 2
+    # Nobody can allow it: an allowance is for what other jobs have labelled.
+    releases.over("first")
+    releases.allow("same", "second")
+    second = opened(tmp_path, "second", table(range(10)), rho=RHO / 8, shared=8, definition="same")
+    labelled(second, b"block", range(6))
+    second.settle(b"another order", 2, b"share", b"key", b"nonce", 3)
+    with pytest.raises(Refused, match="rule: one labelling"):
+        second.enter(b"another order", np.arange(6), COMMITMENTS)
 
 
 def test_the_right_to_a_labelling_is_reserved_with_the_tables_and_spent_when_they_are_opened(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ce.errors import JobFailed, Refused
 from ce.policy import Policy
 from ce.protocol.sealed.records import LabelRecord, ReleaseRecord, ReleaseRequest
@@ -163,7 +165,8 @@ class JobRecords:
             )
 
     def enter(self, block: bytes, rows: Rows, commitments: Mapping[str, bytes]) -> None:
-        """Raises Refused where another job has labelled one of these objects, and no person here has allowed it."""
+        """Raises Refused where another job has labelled one of these objects, and no person here has allowed it; and
+        where another block of this job has, whoever allows it."""
         with self._database.transaction() as database:
             self._expect(database, "opening")
             if self._expect_labels(database, block, "settled", "entered") == "settled":
@@ -199,6 +202,11 @@ class JobRecords:
             raise JobFailed("labels: of other objects than this site has reserved a labelling for")
         if not allowed and labelled(labellings, spendings(database, but=self._job.digest)).any():
             raise Refused(LABELLING_RULE, "another job has labelled some of the same objects meanwhile")
+        for (entered,) in database.execute(
+            "SELECT labellings FROM labels WHERE digest = ? AND state = 'entered'", (self._job.digest,)
+        ):
+            if among(labellings, np.sort(ids_of(entered))).any():
+                raise Refused(LABELLING_RULE, "another block of this job has labelled some of the same objects")
         database.execute(
             "UPDATE labels SET state = 'entered', commitments = ?, labellings = ? WHERE digest = ? AND block = ?",
             (_written(commitments), stored(labellings), self._job.digest, block),

@@ -27,7 +27,7 @@ from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.sealed.channel import as_array
 from ce.protocol.sealed.dealer import Dealer, LocalDealer
 from ce.protocol.sealed.label_rounds import LabelRounds
-from ce.protocol.sealed.opened_shares import AcceptedModel, fit_model, opened_cells
+from ce.protocol.sealed.opened_shares import AcceptedModel, check_model, fit_model, opened_cells
 from ce.protocol.sealed.schedule import (
     CATEGORIES,
     MODEL,
@@ -42,6 +42,7 @@ from ce.protocol.sealed.schedule import (
 )
 from ce.protocol.sealed.terms import Terms, columns_of_topology
 from ce.protocol.topology.site_view import SiteView
+from ce.ring import Words
 
 #: Rounds before the tournament, and after it.
 _BEFORE, _AFTER = 6, 5
@@ -199,6 +200,11 @@ class SealedCoordinator:
         for site in self.terms.sites:
             content = received[site, ArrayName.of_broadcast(STATE, site)].tobytes()
             release, self._accepted[site] = decode_state(site, content)
+            if self._accepted[site] and release != "opening":
+                raise JobFailed(
+                    f"{site} says that it has accepted a model, and not that it has opened its share, without which "
+                    "there is none: ask that site which release it runs"
+                )
             opening |= release == "opening"
         return opening
 
@@ -218,12 +224,24 @@ class SealedCoordinator:
                 "sites have accepted different models in earlier attempts: submit the job under another name"
             )
         if accepted:
-            model = AcceptedModel.decoded(accepted.pop(), self.terms)
+            model = self._checked(accepted.pop(), cells)
         else:
             self.fit = fit_model(self.terms, cells)
             model = AcceptedModel(self.fit.weights, self.fit.beta)
         self.n_clusters = model.n_clusters
         self._labels = LabelRounds(self.terms, self._blocks, self._dealer, model.n_clusters, self._rooms)
+        return model
+
+    def _checked(self, content: bytes, cells: Words) -> AcceptedModel:
+        """The model that sites say they have accepted, if it is one of these tables."""
+        try:
+            model = AcceptedModel.decoded(content, self.terms)
+            check_model(self.terms, cells, model)
+        except MessageError as error:
+            raise JobFailed(
+                f"the model that sites say they have accepted before is not that of their tables ({error}): ask the "
+                "sites which release they run, and submit the job under another name"
+            ) from error
         return model
 
     def _tell_progress(self) -> None:

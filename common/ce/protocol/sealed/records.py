@@ -90,7 +90,8 @@ class Records(Protocol):
 
     def enter(self, block: bytes, rows: Rows, commitments: Mapping[str, bytes]) -> None:
         """Enter these objects in the ledger and turn the share to "entered", atomically. Nothing where it is so
-        already. Raises Refused where one of them was labelled in another job and no person has allowed it."""
+        already. Raises Refused where one of them was labelled in another job and no person has allowed it, or in
+        another block of this job."""
 
     def discard_labels(self, block: bytes) -> None:
         """Delete a share of winners that was never entered."""
@@ -106,6 +107,7 @@ class MemoryRecords:
     _reserved: ReleaseRequest | None = None
     _release: ReleaseRecord | None = None
     _labels: dict[bytes, LabelRecord] = field(default_factory=dict)
+    _labelled: set[int] = field(default_factory=set)  # rows of the site's input
 
     def reserve(self, request: ReleaseRequest) -> None:
         if sum(self.charged) + request.rho > self.most_rho:
@@ -151,6 +153,9 @@ class MemoryRecords:
     def enter(self, block: bytes, rows: Rows, commitments: Mapping[str, bytes]) -> None:
         record = self._labels[block]
         if record.state == "settled":
+            if not self._labelled.isdisjoint(rows.tolist()):
+                raise Refused("one labelling", "another block of this job has labelled some of the same objects")
+            self._labelled.update(rows.tolist())
             self.entered.append(block)
             self._labels[block] = replace(record, state="entered", commitments=dict(commitments))
 

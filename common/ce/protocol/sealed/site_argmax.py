@@ -32,7 +32,7 @@ Labels = NDArray[np.int32]
 
 
 class WrongWinners(JobFailed):
-    """Rows have winners that they cannot have: the dealer's corrections, or a member's messages, were false.
+    """Dummy rows have other winners than they must have: the dealer's corrections, or a member's messages, were false.
 
     Next: ask the operator of the coordinator, which deals. The objects count as labelled: another job labels them only
     where each site's person allows it.
@@ -40,8 +40,8 @@ class WrongWinners(JobFailed):
 
     def __init__(self, block: int) -> None:
         super().__init__(
-            f"block {block}: rows of the comparison have winners that they cannot have: what the dealer sent, or a "
-            "member, was false; ask the operator of the coordinator, which deals"
+            f"block {block}: dummy rows of the comparison have other winners than they must have: what the dealer "
+            "sent, or a member, was false; ask the operator of the coordinator, which deals"
         )
 
 
@@ -196,7 +196,7 @@ class SharedBlock:
                 raise OtherShare(self.index, member)
             self._real_leaves[member] = real_leaf
             shares.append(share_from(share, DUMMY_ROWS))
-        if not self._permuted.dummies_are_right(self._winners(shares)):
+        if not self._permuted.dummies_are_right(winners(shares, self._candidates)):
             raise WrongWinners(self.index)
 
     def real(self) -> bytes:
@@ -206,21 +206,19 @@ class SharedBlock:
         return self._settled.real(self._permuted)
 
     def labels(self, openings: Mapping[str, bytes]) -> Labels:
-        """The labels, from the others' real rows; -1 where no member has a label of the object."""
+        """The labels, from the others' real rows; -1 where no member has a label of the object.
+
+        -1 also where the winner is no candidate, because a dealer spoiled that row and no dummy row: were it an error,
+        the dealer would see from it how the comparison came out.
+        """
         shares = [self._permuted.real(self._settled.share)]
         for member in self.others:
             nonce, share = openings[member][:HASH_SIZE], openings[member][HASH_SIZE:]
             if not hmac.compare_digest(_leaf(_REAL, nonce, share), self._real_leaves[member]):
                 raise OtherShare(self.index, member)
             shares.append(share_from(share, self._size))
-        found = self._winners(shares)
+        found = winners(shares, self._candidates)
         return np.where(found == self._candidates - 1, np.int32(-1), found)
-
-    def _winners(self, shares: Sequence[NDArray[np.uint8]]) -> Labels:
-        try:
-            return winners(shares, self._candidates)
-        except MessageError as error:  # a number that is no candidate
-            raise WrongWinners(self.index) from error
 
     @property
     def _settled(self) -> WinnerShare:

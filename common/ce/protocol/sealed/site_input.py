@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ce.errors import InputError
+from ce.errors import InputError, MessageError
 from ce.labels import LabelTable
 from ce.protocol.attempt import Attempt
 from ce.protocol.modes.mask_context import object_digests
@@ -37,8 +37,14 @@ class SiteInput:
     def of(cls, table: LabelTable, view: SiteView, rows: Mapping[int, Rows], objects: NDArray[Any]) -> SiteInput:
         """From the table that takes part (with tokens, where the job uses them). `objects`: what it has enrolled.
 
-        Labels of categories that do not take part are missing. Raises InputError for soft labels.
+        Labels of categories that do not take part are missing. Raises InputError for soft labels, and MessageError for
+        a shared block whose objects are not in ascending order: each order would be a block of its own, with labels of
+        its own, of the same objects.
         """
+        for index, positions in rows.items():
+            ascending = np.array_equal(np.argsort(objects[positions], kind="stable"), np.arange(len(positions)))
+            if view.blocks[index].shared and not ascending:
+                raise MessageError("alignment: objects of a shared block are not in the order of their pseudonyms")
         names = tuple(sorted(column.name for column in view.clusterings if column.categories))
         return cls(names, codes_of(table, view), dict(rows), object_digests(objects, rows))
 

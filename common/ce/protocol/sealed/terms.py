@@ -21,6 +21,7 @@ from ce.errors import InputError, MessageError
 from ce.job import EXACT, Job
 from ce.pair_tables import MOST_CLUSTERS, TableLayout, score_unit
 from ce.privacy.derivation import joined, number
+from ce.privacy.discrete_gaussian import LARGEST_SD
 from ce.privacy.ring_words import Ring, ring_bits
 from ce.privacy.secure_argmax import MOST_MEMBERS
 from ce.privacy.zcdp import Noise, Unit, noise_of
@@ -58,7 +59,7 @@ class Terms:
     def of(
         cls, job: Job, job_digest: bytes, sites: tuple[str, ...], columns: Iterable[SealedColumn], objects: int
     ) -> Terms:
-        """Raises InputError where no such job can run: too few columns or sites, or too many clusters."""
+        """Raises InputError where no such job can run: too few columns or sites, too many clusters, too much noise."""
         taking_part = tuple(sorted((c for c in columns if c.categories), key=lambda column: column.name))
         if len(taking_part) < 2:
             raise InputError(f"a sealed job needs at least two clusterings, got {len(taking_part)}")
@@ -78,6 +79,12 @@ class Terms:
                 unit=unit,
                 collusion=job.collusion,
             )
+            if noise.site_variance > LARGEST_SD**2:
+                raise InputError(
+                    f"epsilon: {job.epsilon:g} needs noise of standard deviation "
+                    f"{math.sqrt(noise.site_variance):,.0f} at each site, and at most {LARGEST_SD:,} can be drawn: run "
+                    "the job with a larger epsilon or delta"
+                )
         return cls(sites, taking_part, objects, clusters, job_digest, noise)
 
     @cached_property
