@@ -27,6 +27,7 @@ from ce.privacy.zcdp import epsilon_of, rho_of
 from ce.protocol.sealed.records import ReleaseRequest
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger, entries
+from ce_client.state.releases import database
 from ce_client.state.releases.database import FILE_NAME, ReleaseDatabase
 from ce_client.state.releases.job_records import JobRecords, SealedJob
 from ce_client.state.releases.keyed_ids import keyed_objects
@@ -402,6 +403,25 @@ def test_a_file_that_is_replaced_during_a_job_is_the_one_that_counts(tmp_path: P
     with pytest.raises(JobFailed, match="expected reserved, got none"):
         found.commit(1, b"", b"nonce", b"share")
     found.close()
+
+
+@pytest.mark.parametrize("lock", ["exclusive", "immediate"])
+def test_a_file_that_another_process_holds_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    """With an exclusive lock it cannot even be opened; with the other one there is no transaction."""
+    records(tmp_path, "first", table(range(10))).reserve(request(10))
+    monkeypatch.setattr(database, "_BUSY_S", 0.0)
+    holder = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    if lock == "exclusive":
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute(f"BEGIN {lock}")
+    try:
+        with pytest.raises(ConfigError if lock == "exclusive" else JobFailed, match="another process holds it") as held:
+            records(tmp_path, "second", table(range(10))).reserve(request(10))
+    finally:
+        holder.close()
+    assert "backup, or" not in str(held.value)
 
 
 def test_a_command_beside_a_job_leaves_it_its_log(tmp_path: Path) -> None:
