@@ -15,8 +15,11 @@ from support.commands import (
 )
 
 import ce
+from ce.protocol.sealed.site_tables import SiteTables
 from ce.testing import FrameByFrame, make_sites, write_labels
+from ce_client.attempt.refusal import CANNOT_GO_ON
 from ce_client.cli.budget import left_words
+from ce_client.state.job_index import JobIndex
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
 from ce_client.state.previews import Previews
@@ -189,6 +192,40 @@ def test_after_masked_words_have_left_every_failure_is_told_alike(
     assert outcome(played, job("second")) == ("failed", "max_epsilon")
     # Neither job has opened anything.
     assert Releases(settings_of(played).state).budget(DELTA).jobs == ()
+
+
+class Killed(BaseException):
+    """The process of a daemon ends."""
+
+
+def test_how_an_earlier_attempt_failed_is_not_told_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North finds the dealer's words wrong, and is killed before it can say that it cannot go on."""
+    played, told, check = played_in(tmp_path), JobRecords.fail, SiteTables.check_dealer
+
+    def wrong(self: SiteTables, task: Any) -> None:
+        if self._context.site == "north":
+            raise ce.errors.BrokenTotals("dealt words", "products")
+        check(self, task)
+
+    def killed(self: JobRecords, *arguments: Any) -> None:
+        told(self, *arguments)
+        raise Killed
+
+    monkeypatch.setattr(SiteTables, "check_dealer", wrong)
+    monkeypatch.setattr(JobRecords, "fail", killed)
+    with pytest.raises(Killed):
+        submitted(played, job("first"))
+    played.lose_stream("north")
+    played.lose_memory("north")
+    played.connect("north")
+    played.run()
+    record = played.machine.records["first"]
+    assert (record.state, record.reason) == ("failed", f"north: {CANNOT_GO_ON}")
+    entry = JobIndex(settings_of(played).state).find("first")
+    assert entry is not None
+    assert "dealer's words were wrong in an earlier attempt" in entry.reason
 
 
 # A site that is killed.
