@@ -165,7 +165,7 @@ class OneLedger(MemoryRecords):
         raise Refused("once per object", "objects of this job were labelled in another job")
 
 
-@pytest.mark.promise("An object is labelled together with other sites once, over all jobs.")
+@pytest.mark.promise("An object is labelled together with other sites once for the same own labels, over all jobs.")
 def test_objects_that_were_labelled_in_another_job_are_refused_before_anything_is_opened() -> None:
     stage = Stage.of(3, *TWO_BLOCKS, n_clusters=3)
     stage.records = {"b": OneLedger()}

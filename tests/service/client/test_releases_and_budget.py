@@ -146,7 +146,9 @@ def test_a_second_job_is_refused_by_name_before_anything_leaves_until_it_is_allo
     assert outcome(played, job("once more", seed=1)) == ("failed", "max_epsilon")
     told = run("ce-client", "budget", "--config", config, "--format", "json").json
     assert [entry["job"] for entry in told["jobs"]] == ["first", "again"]
-    assert ", nothing left: 85 objects" in run("ce-client", "budget", "--config", config).out
+    shown = run("ce-client", "budget", "--config", config).out
+    assert ", nothing left: 85 objects" in shown
+    assert "60 objects, together with other sites that hold them; 60 of them more than once" in " ".join(shown.split())
     assert (told["unit"], told["max_epsilon"]) == ("site_row", 2.0)
     assert told["spent"][0]["epsilon"] > 2.0
     assert told["spent"][0]["left"] == 0.0
@@ -304,7 +306,7 @@ def test_a_site_without_sealed_jobs_has_spent_nothing(run: Run, config: Path) ->
     told = run("ce-client", "budget", "--config", config, "--format", "json")
     assert told.json == {
         "unit": "site_row", "max_epsilon": 2.0, "delta": DELTA, "spent": [], "with_reservations": [], "labelled": 0,
-        "jobs": [],
+        "labelled_more_than_once": 0, "jobs": [],
     }  # fmt: skip
     assert not list(config.rglob(FILE_NAME))
 

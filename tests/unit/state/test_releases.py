@@ -237,6 +237,11 @@ def test_an_object_is_labelled_once_with_the_same_labels_over_all_files_and_jobs
     # Another label of each object: another row.
     other = records(tmp_path, "third", table(range(5, 15), shift=1))
     assert other.cost(request(10, rho, shared=10)).labelled == 0
+    budget = Releases(tmp_path).budget(DELTA)
+    assert (budget.labelled, budget.relabelled) == (6, 0)
+    labelled(opened(tmp_path, "fourth", table(range(4, 8), shift=1), rho=rho, shared=4), b"another", range(4))
+    budget = Releases(tmp_path).budget(DELTA)
+    assert (budget.labelled, budget.relabelled) == (8, 2)
 
 
 def test_the_right_to_a_labelling_is_reserved_with_the_tables_and_spent_when_they_are_opened(tmp_path: Path) -> None:

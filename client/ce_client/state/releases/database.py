@@ -62,6 +62,7 @@ _TABLES = (
         nonce BLOB NOT NULL,
         n_clusters INTEGER NOT NULL,
         commitments TEXT NOT NULL DEFAULT '{}',
+        objects BLOB NOT NULL DEFAULT x'',
         labellings BLOB NOT NULL DEFAULT x'',
         in_ledger TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (digest, block)

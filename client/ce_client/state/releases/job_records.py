@@ -200,8 +200,15 @@ class JobRecords:
         if not allowed and labelled(labellings, spendings(database, but=self._job.digest)).any():
             raise Refused(LABELLING_RULE, "another job has labelled some of the same objects meanwhile")
         database.execute(
-            "UPDATE labels SET state = 'entered', commitments = ?, labellings = ? WHERE digest = ? AND block = ?",
-            (_written(commitments), stored(labellings), self._job.digest, block),
+            "UPDATE labels SET state = 'entered', commitments = ?, objects = ?, labellings = ? "
+            "WHERE digest = ? AND block = ?",
+            (
+                _written(commitments),
+                stored(self._job.keyed.objects[rows]),
+                stored(labellings),
+                self._job.digest,
+                block,
+            ),
         )
 
     def _expect(self, database: sqlite3.Connection, *states: str | None) -> str | None:
