@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -124,8 +124,11 @@ class Admission:
 
     @property
     def exclusion_counts(self) -> tuple[ExclusionCount, ...]:
-        """What this site has left out so far, in numbers."""
-        return exclusion_counts(self._minimums.excluded)
+        """What this site has left out so far, in numbers, as others may know it: of a sealed job no count of labels."""
+        counts = exclusion_counts(self._minimums.excluded)
+        if self._prepared.offered.job.sealed:
+            counts = tuple(replace(one, labels=0) for one in counts if one.objects or one.columns)
+        return counts
 
     def introduce(self, message: pb.Introduction, *, begun: bool) -> Iterator[pb.SiteFrame]:
         """What all sites have enrolled: answered by letters to them.

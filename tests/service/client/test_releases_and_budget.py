@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,31 @@ def test_a_sealed_job_is_done_charged_once_and_in_the_ledger(run: Run, tmp_path:
     assert previewed <= {name for line in contributions for name in line["arrays"]}
     config = settings_of(played).state.parent
     assert "pairs, sealed\n" in run("ce-client", "show", "first", "--config", config).out.replace(" \n", "\n")
+
+
+@pytest.mark.parametrize("labels", [11, 13, 60])
+def test_no_count_of_labels_leaves_a_site_before_noise_is_in_it(tmp_path: Path, labels: int) -> None:
+    """A column that all sites hold, of which north has so many labels, and one of a category that nobody else has."""
+    played = played_in(tmp_path, policy="min_objects = 12\nmin_foreign_columns = 0\n")
+    for site in SITES:
+        own = table(site)
+        common = np.where(np.arange(own.n_objects) < (labels if site == "north" else SHARED), own.columns[0].codes, -1)
+        if site == "north":
+            common[0] = 2
+        column = replace(own.columns[0], name="common", categories=(0, 1, 2), codes=common.astype(np.int32))
+        write_labels(settings_of(played, site).labels.file, replace(own, columns=(*own.columns, column)))
+    record = submitted(played, job("first"))
+    assert (record.state, record.reason) == ("done", "")
+    frames = [pb.SiteFrame.FromString(frame) for frame in played.up_recording]
+    enrolments = [frame.enrolment for frame in frames if frame.WhichOneof("frame") == "enrolment"]
+    excluded = [one for frame in frames for one in (*frame.enrolment.excluded, *frame.ready.excluded)]
+    assert {column.labels for one in enrolments for column in one.columns} <= {0, 100}
+    assert any(column.labels == 0 for one in enrolments for column in one.columns) == (labels < 12)
+    assert not any(one.labels for one in excluded)
+    # The site's own people are told.
+    report = json.loads((settings_of(played).results / "first" / "report.json").read_text())
+    told = {one["rule"]: (one["columns"], one["labels"]) for one in report["excluded"]}
+    assert told == ({"min_sites": (["common"], 0)} if labels < 12 else {"rare categories": ([], 1)})
 
 
 def test_a_second_job_is_refused_by_name_before_anything_leaves_until_it_is_allowed(run: Run, tmp_path: Path) -> None:
