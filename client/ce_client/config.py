@@ -65,6 +65,11 @@ class Limits:
         10_000, "Most jobs with files below state; a further one is refused until ce-client forget."
     )
     sites_per_job: int = setting(200, "Most sites of one job; a job with more is refused.")
+    attempts_per_job: int = setting(
+        100,
+        "Most attempts at one sealed job in which masked words leave before its tables are opened; a further one is "
+        "refused. Each attempt that fails may tell a coordinator that lies one bit.",
+    )
     ledger_bytes: int = setting(
         4 * 2**30,
         "Most bytes of the ledger; then no job begins until the ledger is archived, while the daemon is stopped.",
