@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import replace
@@ -17,9 +18,10 @@ from support.commands import (
 
 import ce
 from ce.protocol.sealed.site_tables import SiteTables
-from ce.testing import FrameByFrame, make_sites, write_labels
+from ce.testing import FrameByFrame, make_sites, open_site, write_labels
 from ce_client.attempt.refusal import CANNOT_GO_ON
 from ce_client.cli.budget import left_words
+from ce_client.config import ClientSettings
 from ce_client.state.job_index import JobIndex
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
@@ -369,9 +371,45 @@ def test_a_database_that_lacks_what_the_ledger_has_charged_is_found(run: Run, tm
 
     assert budget()["sentence"].startswith("epsilon 1.")
     assert budget()["sentence"].endswith("of 2 spent at most; ce-client budget says more")
-    (state / FILE_NAME).unlink()
+    files = [settings_of(played, site).state / FILE_NAME for site in SITES]
+    saved = {path: path.read_bytes() for path in files}
+    for path in files:
+        path.unlink()
     assert "lacks 1 of the 1 releases that the ledger has charged" in budget()["sentence"]
     assert not budget()["ok"]
+    # The daemon finds it too, the one that runs and the one that is started: objects are not charged twice.
+    assert outcome(played, job("second", seed=1)) == ("failed", "counted releases")
+    for site in SITES:
+        played.lose_memory(site)
+    assert outcome(played, job("third", seed=1)) == ("failed", "counted releases")
+    assert steps_sent(played) == set()
+    assert Releases(state).budget(DELTA).jobs == ()
+    for path, content in saved.items():
+        path.write_bytes(content)
+    assert outcome(played, job("fourth", seed=1)) == ("failed", "max_epsilon")
+
+
+def test_attempts_that_open_nothing_are_counted_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that begins a job again and again, each time after masked words have left."""
+    played = played_in(tmp_path)
+    for site in SITES:
+        config = settings_of(played, site).state.parent / "client.toml"
+        config.write_text(config.read_text() + "\n[limits]\nattempts_per_job = 3\n")
+    monkeypatch.setattr(JobRecords, "commit", lambda *_: (_ for _ in ()).throw(Killed()))
+    played.submit(job("first").definition(), "first")
+    for _ in range(4):
+        with contextlib.suppress(Killed):
+            played.run()
+        if played.machine.records["first"].state == "failed":
+            break
+        for site in SITES:
+            played.lose_stream(site)
+            played.sites[site].ledger.close()
+            played.sites[site] = open_site(ClientSettings.read(settings_of(played, site).state.parent / "client.toml"))
+            played.connect(site)
+    record = played.machine.records["first"]
+    assert (record.state, record.rule) == ("failed", "limits.attempts_per_job")
+    assert "left this site in 3 attempts" in record.reason
 
 
 def test_a_damaged_file_is_an_error_of_every_command_that_needs_it(run: Run, config: Path) -> None:

@@ -240,7 +240,7 @@ def check_key(database: sqlite3.Connection, key_check: bytes, path: ReleaseDatab
     elif found[0] != key_check:
         raise JobFailed(
             f"{path.path}: was written with another secret, so that its objects cannot be counted: put the former file "
-            "of the secret back; if it is lost, move the file to an archive"
+            "of the secret back; if it is lost, stop the daemon and move the file and the ledger to an archive"
         )
 
 

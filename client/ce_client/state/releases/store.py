@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ce.policy import Policy
+from ce_client.state.ledger import entries
 from ce_client.state.releases import allowances
 from ce_client.state.releases.accounts import (
     Spending,
@@ -51,6 +53,28 @@ class Releases:
             times = labelled_times(database)
         alone = tuple((one, largest_epsilon(rho_of_objects(one.objects[:1], [one]), delta)) for one in found)
         return Budget(usage([one for one in found if one.spent], delta), usage(found, delta), alone, len(times), int((times > 1).sum()))
+
+    def count(self) -> int:
+        """Releases that were charged."""
+        if not self.database.exists:
+            return 0
+        with self.database.reading() as database:
+            [(count,)] = database.execute("SELECT count(*) FROM releases WHERE state IN ('opening', 'failed')")
+        return int(count)
+
+    def lacking(self, ledger: Path) -> tuple[int, int]:
+        """Of the releases that the ledger has charged, how many this database lacks; and how many there are.
+
+        It lacks some if it was deleted, or restored from an old backup: then it would let objects spend twice.
+        """
+        charged = {(line["job"], line["sha256"]) for line in entries(ledger) if line["kind"] == "charge"}
+        if not charged or not self.database.exists:
+            return len(charged), len(charged)
+        known = set()
+        with self.database.reading() as database:
+            for job, objects in database.execute("SELECT job, objects FROM releases WHERE state IN ('opening', 'failed')"):
+                known.add((job, hashlib.sha256(objects).hexdigest()))
+        return len(charged - known), len(charged)
 
     def allow(self, definition: str, job: str) -> bool:
         """Allow one release of a definition beyond the policy. False: one is allowed already, and not used."""
