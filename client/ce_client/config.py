@@ -129,8 +129,8 @@ class ClientSettings(SiteIdentity):
     largest_message: int = setting(8 * 2**30, "Most bytes of arrays in one message from the coordinator.")
     largest_state: int = setting(
         8 * 2**30,
-        "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories)); a job that needs more "
-        "is refused. Computing takes a few times as much.",
+        "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories); of a sealed job what "
+        "docs/capacity.md says); a job that needs more is refused. Computing takes a few times as much.",
     )
     largest_checkpoint: int = setting(
         4 * 2**30, "Most bytes of one checkpoint of a job, below state; a job that needs more runs without checkpoints."

@@ -144,10 +144,10 @@ RULES = {
         "none is needed: the labels of the job before are in the results of the sites; or a job without these objects",
     ),
     "counted releases": Rule(
-        "The site's ledger has charged sealed jobs that `state/releases.sqlite` lacks: the file was deleted or replaced, "
-        "and the site would spend its budget again.",
-        "at the site: `ce-client check`; restore the file from a backup. If it is lost for good, stop the daemon and move "
-        "the ledger to an archive: the budget then begins anew, which the archive shows",
+        "The site's ledger has charged sealed jobs that `state/releases.sqlite` lacks: the file was deleted or "
+        "replaced, and the site would spend its budget again.",
+        "at the site: `ce-client check`; restore the file from a backup. If it is lost for good, stop the daemon and "
+        "move the ledger to an archive: the budget then begins anew, which the archive shows",
     ),
     "exact tables": Rule(
         "Tables without noise would have too many categories for the objects that two sites hold both: a site could "

@@ -111,7 +111,8 @@ up.
 There are {before} + {level} L + {after} exchanges; {before} where no object is shared. Between two rounds the
 coordinator holds the masked rows of all sites, w/8 n m c s, or the shares and the fit, w/8 P s + 8 x {fit} D^2,
 whichever is more (`limits.round_bytes` is compared with it), and up to {working:.0f} MB to work with; a site the same
-for the members of its blocks, and its labels. There are no checkpoints: a site keeps its share, the model and
+for the members of its blocks, or, if that is more, the comparisons of the first level of the tournament,
+({compared} + {word} s) (k + 1)/2 n; and its labels. There are no checkpoints: a site keeps its share, the model and
 {dummies} + n bytes of each block until the job is over.
 """
 
@@ -210,6 +211,8 @@ def page() -> str:
                 level=sealed.LEVEL,
                 after=sealed.AFTER,
                 fit=sealed.FIT,
+                compared=sealed.COMPARED,
+                word=sealed.WORD,
                 working=sealed.WORKING / 1e6,
                 dummies=sealed.DUMMY_ROWS,
             ),

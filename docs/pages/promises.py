@@ -41,7 +41,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "A sealed job cut off anywhere ends with one release, charged once, and labels opened once.",
         "A job taken up again opens labels that may have been opened before byte for byte, or not at all.",
         "An object is labelled together with other sites once for the same own labels, over all jobs.",
-        "A dealer whose products are wrong is noticed before any share is opened, and the site that notices is charged.",
+        "A dealer whose products are wrong is noticed before any share is opened, and who notices it is charged.",
         "A dealer that shifts one comparison in a hundred is found before a label is opened.",
         "A site of a sealed job scores only with the model that the opened tables give.",
         "Sites that were sent different models cannot read each other.",

@@ -85,7 +85,7 @@ class AttemptHistory:
         return self._write(job, replace(record, alignments={**record.alignments, alignment: digest}))
 
     def mask(self, job: str, record: AttemptRecord, most: int) -> AttemptRecord:
-        """Masked words of a sealed job are about to leave. Raises Refused if they have in as many attempts as allowed."""
+        """Masked words of a sealed job are about to leave. Raises Refused if they have in `most` attempts."""
         if record.masked >= most:
             raise Refused(
                 "limits.attempts_per_job",

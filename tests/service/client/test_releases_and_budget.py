@@ -142,6 +142,19 @@ def test_no_count_of_labels_leaves_a_site_before_noise_is_in_it(tmp_path: Path, 
     assert told == ({"min_sites": (["common"], 0)} if labels < 12 else {"rare categories": ([], 1)})
 
 
+def test_a_job_whose_tournament_does_not_fit_in_memory_is_refused_before_anything_leaves(tmp_path: Path) -> None:
+    """Its masked rows and tables would fit: 17 kB; the comparisons of 60 objects and 256 dummy rows take 45 kB."""
+    played = played_in(tmp_path)
+    config = settings_of(played).state.parent / "client.toml"
+    config.write_text("largest_state = 40_000\n" + config.read_text())
+    played.sites["north"].ledger.close()
+    session = played.sites["north"].session
+    played.sites["north"] = open_site(ClientSettings.read(config))
+    played.sites["north"].session = session
+    assert outcome(played, job("first")) == ("failed", "largest_state")
+    assert steps_sent(played) == set()
+
+
 def test_a_second_job_is_refused_by_name_before_anything_leaves_until_it_is_allowed(run: Run, tmp_path: Path) -> None:
     played = played_in(tmp_path)
     assert outcome(played, job("first")) == ("done", "")

@@ -52,7 +52,8 @@ class Releases:
             found = spendings(database)
             times = labelled_times(database)
         alone = tuple((one, largest_epsilon(rho_of_objects(one.objects[:1], [one]), delta)) for one in found)
-        return Budget(usage([one for one in found if one.spent], delta), usage(found, delta), alone, len(times), int((times > 1).sum()))
+        spent, again = [one for one in found if one.spent], int((times > 1).sum())
+        return Budget(usage(spent, delta), usage(found, delta), alone, len(times), again)
 
     def count(self) -> int:
         """Releases that were charged."""
@@ -72,7 +73,8 @@ class Releases:
             return len(charged), len(charged)
         known = set()
         with self.database.reading() as database:
-            for job, objects in database.execute("SELECT job, objects FROM releases WHERE state IN ('opening', 'failed')"):
+            spent = database.execute("SELECT job, objects FROM releases WHERE state IN ('opening', 'failed')")
+            for job, objects in spent:
                 known.add((job, hashlib.sha256(objects).hexdigest()))
         return len(charged - known), len(charged)
 
