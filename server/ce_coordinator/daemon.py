@@ -34,6 +34,7 @@ from ce_coordinator.service.call_limits import CallLimits
 from ce_coordinator.service.operator_service import OperatorService
 from ce_coordinator.service.runner import Runner
 from ce_coordinator.service.site_service import SiteService
+from ce_coordinator.store.relay_files import RelayFiles
 from ce_coordinator.store.sqlite import SqliteStore
 from ce_proto.v1 import operator_pb2, operator_pb2_grpc, site_pb2, site_pb2_grpc
 
@@ -115,6 +116,7 @@ async def serve(settings: CoordinatorSettings, on_ready: Callable[[int], None] =
             store.sites(),
             settings.checkpoints.interval,
             store.job,
+            RelayFiles(settings.store.parent, settings.checkpoints.least_free),
         )
         machine.know(issued_sites(settings.authority))
         runner = Runner(machine, store, checkpoints, settings.threads)

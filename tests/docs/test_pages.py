@@ -103,7 +103,7 @@ def others_join(stage: Stage) -> None:
 
 def three_sites_at_work(stage: Stage) -> None:
     """A coordinator and three sites that opted in to totals of shared objects, who have had a job together."""
-    thin_examples(stage, 3)
+    thin_examples(stage, 6)
     sites = ("north", "east", "south")
     deployment = Deployment(stage.directory, sites)
     stage.address = deployment.address
@@ -117,7 +117,7 @@ def three_sites_at_work(stage: Stage) -> None:
             # The page has jobs of two rosters over the same objects, and then a third.
             (home / "policy.toml").write_text(sample_policy() + OPT_IN + "max_definitions = 2\n")
             stage.start(site)
-    assert deployment.run(ce.Job(name="customers", clusters=5, sites=sites)).state == "done"
+    assert deployment.run(ce.Job(name="customers", clusters=5, restarts=1, sites=sites)).state == "done"
 
 
 SCENES: dict[str, Scene] = {

@@ -5,7 +5,7 @@ played here, and a relay whose script a test may change. Nothing of the first ha
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -152,10 +152,10 @@ class FairDealer:
 
     def corrections(
         self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[tuple[int, Iterable[bytes]]]:
         sizes = level_comparisons(rows, candidates)
-        for level, data in corrections(list(seeds), context, rows, candidates):
-            yield level, self.dealt(data, sizes[level])
+        for level, parts in corrections(list(seeds), context, rows, candidates):
+            yield level, [self.dealt(b"".join(parts), sizes[level])]
 
     def dealt(self, data: bytes, comparisons: int) -> bytes:
         return data

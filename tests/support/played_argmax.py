@@ -27,7 +27,8 @@ def played(
     candidates, rows = words[0].shape
     seeds = [seed_of(at, attempt) for at in range(len(words))]
     members = [Member(at, len(words), seeds[at], CONTEXT, part) for at, part in enumerate(words)]
-    for level, data in corrections(seeds, CONTEXT, rows, candidates):
+    for level, parts in corrections(seeds, CONTEXT, rows, candidates):
+        data = b"".join(parts)
         members[-1].correct(level, tamper(level, data) if tamper else data)
     sent = []
     for expected in argmax_rounds(rows, candidates):

@@ -245,7 +245,7 @@ def test_tournaments() -> None:
         seeds, digest = [unhex(seed) for seed in case["seeds"]], unhex(case["digest"])
         words = [np.array(own, np.uint32) for own in case["words"]]
         candidates, rows = words[0].shape
-        dealt = dict(corrections(seeds, digest, rows, candidates))
+        dealt = {level: b"".join(parts) for level, parts in corrections(seeds, digest, rows, candidates)}
         assert [data.hex() for data in dealt.values()] == case["corrections"]
         members = [Member(at, len(seeds), seeds[at], digest, own) for at, own in enumerate(words)]
         for level, data in dealt.items():

@@ -13,7 +13,7 @@ import numpy as np
 from ce.cli.options import Options, job_options
 from ce.cli.report import Consensus, check_outputs, note_early_end, progress_bar, show, summary
 from ce.consensus_file import write_consensus
-from ce.declarations.registry import find_model
+from ce.declarations.registry import BUILT_IN, find_model
 from ce.errors import ConvergenceWarning
 from ce.job import Job
 from ce.labels import LabelTable
@@ -22,6 +22,9 @@ from ce.simulation import Excluded, Simulation, SiteResult, simulate
 
 #: The one site of a fit.
 HERE = "here"
+
+
+_SEALED = tuple(model.name for model in BUILT_IN if model.sealed)
 
 
 @click.command()
@@ -40,7 +43,8 @@ def fit(labels: Path, out: Path | None, **given: Any) -> None:
       ce fit labels.parquet --id customer --clusters 8 --format json
     """
     options = Options(**given)
-    job = options.job("fit", (HERE,))
+    # Here is nobody else who could put together what they know.
+    job = options.job("fit", (HERE,), **({"collusion": 0} if options.model in _SEALED else {}))
     tables = {HERE: options.read(labels)}
     truth = options.read_truth()
     written = [] if out is None else [out]

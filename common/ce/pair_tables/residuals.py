@@ -17,7 +17,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
 
 from ce.errors import InputError
 from ce.pair_tables.layout import Reals, TableLayout
@@ -100,6 +99,8 @@ class Residuals:
         """The largest eigenvalues of Z, largest first, and their eigenvectors (D, number)."""
         width = self.layout.width
         first = max(width - MOST_EIGENVALUES, 0)
+        from scipy.linalg import eigh  # here, as daemons and commands that never fit would wait for it
+
         values, vectors = eigh(self.standardised, subset_by_index=(first, width - 1), driver="evr")
         return np.ascontiguousarray(values[::-1]), np.ascontiguousarray(vectors[:, ::-1])
 

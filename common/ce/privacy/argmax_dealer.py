@@ -23,10 +23,12 @@ from ce.privacy.secure_argmax import (
 )
 
 
-def corrections(seeds: Sequence[bytes], context: bytes, rows: int, candidates: int) -> Iterator[tuple[int, bytes]]:
-    """Level and corrections of every level of a block's tournament. `seeds` in the order of the members."""
+def corrections(
+    seeds: Sequence[bytes], context: bytes, rows: int, candidates: int
+) -> Iterator[tuple[int, Iterator[bytes]]]:
+    """Level and corrections, in parts, of every level of a block's tournament. `seeds` in the order of the members."""
     for level, comparisons in enumerate(level_comparisons(rows, candidates)):
-        yield level, b"".join(level_corrections(seeds, context, level, comparisons))
+        yield level, level_corrections(seeds, context, level, comparisons)
 
 
 def level_corrections(seeds: Sequence[bytes], context: bytes, level: int, comparisons: int) -> Iterator[bytes]:

@@ -20,6 +20,7 @@ from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import Progress, add_answer
 from ce.protocol.local_alignment import LocalAlignment, align_tables, clean, local_pair_keys
 from ce.protocol.local_run import TransportTo
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce.protocol.messages.transport import InMemory
 from ce.protocol.minimums import Exclusion, SiteMinimums
 from ce.protocol.modes.mask_context import object_digests
@@ -110,6 +111,7 @@ def sealed_parties(
     records: Mapping[str, Records] | None = None,
     min_foreign_columns: Mapping[str, int] | None = None,
     dealer: Dealer | None = None,
+    rooms: Rooms = MemoryRoom,
 ) -> SealedParties:
     """Coordinator and sites of one attempt over aligned tables (with tokens, where the job uses them)."""
     topology = aligned.topology
@@ -133,7 +135,9 @@ def sealed_parties(
             entropy=os.urandom if entropy is None else entropy[site],
             min_foreign_columns=(min_foreign_columns or {}).get(site, 0),
         )
-    coordinator = SealedCoordinator(job, attempt.job_digest, topology.whole(), digests, on_progress, dealer=dealer)
+    coordinator = SealedCoordinator(
+        job, attempt.job_digest, topology.whole(), digests, on_progress, dealer=dealer, rooms=rooms
+    )
     return SealedParties(coordinator, sites)
 
 

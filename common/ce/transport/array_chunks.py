@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ce.errors import MessageError
+from ce.protocol.messages.rooms import give_back
 from ce.protocol.messages.task import Array, ArrayChunk
 from ce.ring import LARGEST_BITS
 from ce_proto.v1 import arrays_pb2 as pb
@@ -51,16 +52,19 @@ def to_chunks(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | No
             chunks, room = pb.ArrayChunks(), CHUNK
         if array.nbytes <= room:
             data = elements.tobytes()  # row-major whatever the strides are
+            give_back(elements, 0, len(data))
             chunks.chunks.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, data=data)
             room -= len(data) + around
             continue
-        flat = np.ascontiguousarray(elements).reshape(-1).data.cast("B")
+        contiguous = np.ascontiguousarray(elements).reshape(-1)
+        flat = contiguous.data.cast("B")
         offset, step = 0, elements.itemsize
         while offset < len(flat):
             if room < step:
                 yield chunks
                 chunks, room = pb.ArrayChunks(), CHUNK
             data = bytes(flat[offset : offset + room // step * step])
+            give_back(contiguous, offset, offset + len(data))
             chunks.chunks.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, offset=offset, data=data)
             room -= len(data) + around
             offset += len(data)

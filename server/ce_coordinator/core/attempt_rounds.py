@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from ce.errors import MessageError
@@ -236,8 +236,10 @@ class AttemptRounds:
     # The coordinator's computation between two rounds. `open`, `advance` and `make_tasks` return work for a `Compute`.
 
     def begin_computing(self) -> None:
-        """All sites have answered: none is awaited until `begin`."""
+        """All sites have answered: none is awaited until `begin`, and nobody needs the tasks any more."""
         self._computing = True
+        if self._round is not None:
+            self._round = replace(self._round, tasks={})
 
     def open(self, checkpoint_id: CheckpointId | None = None, snapshot: Snapshot | None = None) -> Work:
         """The first round: from the beginning, or from a checkpoint that every site has."""

@@ -51,7 +51,7 @@ class JobRun:
         self.record = record
         self.job = Job.from_definition(record.definition)
         self.attempt: JobAttempt | None = None
-        self._mode = mode_of(self.job)
+        self._mode = mode_of(self.job, settings.rooms)
         self._opened = False  # sealed: shares of an attempt may have been opened
         self._settings = settings
         self._directory = directory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ce.errors import ConfigError
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce.service.settings import setting
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 
@@ -57,3 +58,4 @@ class JobSettings:
     limits: Limits
     min_cluster: int  # clusters with fewer objects are withheld from the operator
     checkpoint_interval: CheckpointInterval
+    rooms: Rooms = MemoryRoom  # for what sealed jobs pass on

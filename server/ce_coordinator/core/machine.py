@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ce.errors import MessageError, NotAllowed, Unreachable, VersionMismatch
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce.transport.frames import MOST_HELD, PROTOCOL
 from ce_coordinator.core import events
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
@@ -51,12 +52,14 @@ class Machine:
         sites: Iterable[SiteRecord] = (),
         checkpoint_interval: CheckpointInterval | None = None,
         archive: Archive | None = None,
+        rooms: Rooms = MemoryRoom,
     ) -> None:
-        """`archive` returns records with their results; with it, results of ended jobs take no memory here."""
+        """`archive` returns records with their results; with it, results of ended jobs take no memory here. `rooms`:
+        where sealed jobs put what they only pass on."""
         self.name = name
         self.limits = limits
         self.directory = SiteDirectory(sites)
-        settings = JobSettings(limits, min_cluster, checkpoint_interval or CheckpointInterval())
+        settings = JobSettings(limits, min_cluster, checkpoint_interval or CheckpointInterval(), rooms)
         self.jobs = Jobs(jobs, settings, self.directory, archive)
         self.draining = False
         self._software = software

@@ -637,6 +637,9 @@ def _good(tmp_path: Path) -> Path:
     return path
 
 
+SEALED_PAIR = ["simulate", "{good}", "{other}", "--model", "pairs"]
+
+
 @pytest.mark.promise("Every mistake in a file or a command is a sentence that says what to do, with its exit code.")
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
@@ -646,8 +649,20 @@ def _good(tmp_path: Path) -> Path:
         (["--log-level", "loud"], 2, "loud"),
         (["fit"], 2, "LABELS"),
         (["fit", "{good}", "--clusters", "2", "--frobnicate"], 2, "--frobnicate"),
-        (["fit", "{good}", "--clusters", "two"], 2, "'two' is not a valid integer"),
+        (["fit", "{good}", "--clusters", "two"], 2, "'two' is neither a whole number nor auto"),
         (["fit", "{good}", "--clusters", "2", "--model", "kmeans"], 2, "kmeans"),
+        (SEALED_PAIR, 2, "clusters is missing: how many"),
+        (
+            [*SEALED_PAIR, "--clusters", "2", "--epsilon", "-1"],
+            2,
+            'epsilon is a number above 0, at most 100, or "exact"',
+        ),
+        (
+            [*SEALED_PAIR, "--clusters", "auto", "--epsilon", "exact", "--policy", "{noise}"],
+            6,
+            "this site takes part with noise only (rule: allow_exact)",
+        ),
+        (["simulate", "{spaced}", "{other}", "--model", "pairs", "--clusters", "2"], 3, "have names without spaces"),
         (["fit", "{good}", "--clusters", "2", "--format", "yaml"], 2, "yaml"),
         (["fit", "{good}", "--clusters", "2", "--seed", "-1"], 2, "--seed"),
         (["fit", "{good}", "{good}", "--clusters", "2"], 2, "unexpected extra argument"),
@@ -713,10 +728,13 @@ def test_wrong_uses_end_with_a_sentence(
     silent = write(tmp_path / "silent.csv", ["id", "x"], [[f"{ID}1", ""], [f"{ID}8", f"{LABEL}2"]])
     rules = tmp_path / "rules.toml"
     rules.write_text("min_sites = 3\n")
+    noise = tmp_path / "noise.toml"
+    noise.write_text("min_sites = 2\nallow_exact = false\n")
+    spaced = write(tmp_path / "my file.csv", ["id", "y"], [[f"{ID}7", f"{LABEL}1"], [f"{ID}8", f"{LABEL}2"]])
     os.mkfifo(tmp_path / "pipe")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     places = {"good": good, "other": other, "silent": silent, "folder": tmp_path, "pipe": tmp_path / "pipe"}
-    places["rules"] = rules
+    places |= {"rules": rules, "noise": noise, "spaced": spaced}
     ended = ce_(*(argument.format(**places) for argument in arguments))
     assert ended.code == code
     assert expected in ended.sentence

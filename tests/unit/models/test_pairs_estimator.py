@@ -196,7 +196,7 @@ def test_progress_is_reported_once_per_iteration() -> None:
     assert all(one.bound <= two.bound + 1e-6 for one, two in itertools.pairwise(seen))
 
 
-@pytest.mark.parametrize("estimator", [BCE, Mixture])
+@pytest.mark.parametrize("estimator", [pytest.param(BCE, marks=pytest.mark.slow), Mixture])
 def test_a_start_from_pair_tables_needs_fewer_iterations_and_finds_chains(estimator: Any) -> None:
     labels, truth = chain(400, 5, 0.2, seed=2, windows=3)
     default = estimator(5, n_init=2, random_state=0).fit(labels)

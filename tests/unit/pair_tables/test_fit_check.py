@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 from support.pair_ensembles import chain, layout_of, planted, with_noise
 
 from ce.pair_tables import (
@@ -15,7 +16,6 @@ from ce.pair_tables import (
     check_fit,
     fit_pairs,
     pair_tables,
-    residuals,
 )
 from ce.pair_tables.fit import Objective
 from ce.pair_tables.layout import Reals
@@ -121,7 +121,7 @@ def elsewhere(patch: pytest.MonkeyPatch, number: int) -> None:
     """Another machine: products and eigenvectors are rounded otherwise, and eigenvectors have other signs. The tables
     are the same, for they are whole numbers."""
     rng = np.random.default_rng(number)
-    step, eigh = Objective.step, residuals.eigh
+    step, eigh = Objective.step, scipy.linalg.eigh
 
     def other_step(self: Objective, weights: Reals, beta: Reals) -> tuple[float, Reals, Reals]:
         value, weights, beta = step(self, weights, beta)
@@ -136,7 +136,7 @@ def elsewhere(patch: pytest.MonkeyPatch, number: int) -> None:
         return values + largest * rng.uniform(-1e-14, 1e-14, len(values)), vectors
 
     patch.setattr(Objective, "step", other_step)
-    patch.setattr(residuals, "eigh", other_eigh)
+    patch.setattr(scipy.linalg, "eigh", other_eigh)
 
 
 def refused_elsewhere(numbers: range) -> list[tuple[Any, ...]]:
@@ -166,7 +166,7 @@ def refused_elsewhere(numbers: range) -> list[tuple[Any, ...]]:
 
 def test_honest_models_are_accepted_by_other_machines() -> None:
     """A few; `make test-slow` has hundreds."""
-    assert not refused_elsewhere(range(1, 9))
+    assert not refused_elsewhere(range(1, 5))
 
 
 @pytest.mark.slow

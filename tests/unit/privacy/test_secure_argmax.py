@@ -122,7 +122,7 @@ def test_messages_of_wrong_lengths_are_refused(rounds: int, size: int) -> None:
 def test_corrections_are_for_the_last_member_once_and_in_time() -> None:
     words = words_of(drawn_scores(1, 2, 4, 5, 10))
     first, last = (Member(at, 2, seed_of(at), CONTEXT, part) for at, part in enumerate(words))
-    data = dict(corrections([seed_of(0), seed_of(1)], CONTEXT, 5, 4))
+    data = {level: b"".join(parts) for level, parts in corrections([seed_of(0), seed_of(1)], CONTEXT, 5, 4)}
     assert first.needs_corrections is None
     assert last.needs_corrections == 0
     with pytest.raises(MessageError, match="corrections of level 0 before"):

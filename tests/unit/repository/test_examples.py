@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,14 +53,17 @@ def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@lru_cache
 def tables(folder: Path) -> dict[str, LabelTable]:
     return {site: LabelTable.from_csv(folder / f"{site}.csv") for site in SITES}
 
 
+@lru_cache
 def topology(folder: Path) -> Topology:
     return align({site: enrol(table, True) for site, table in tables(folder).items()})[0]
 
 
+@lru_cache
 def holders(folder: Path) -> dict[str, list[str]]:
     """Which sites know an object, in order of name."""
     known: dict[str, list[str]] = {}
@@ -178,10 +182,14 @@ def test_missing_cells_leave_every_shared_object_enough_foreign_labels(folder: P
             assert min(votes[own] for own in shared) >= MIN_FOREIGN_CLASSIFIERS
 
 
-def groups_of(ids: Iterable[str]) -> list[int]:
+@lru_cache
+def group_by_id() -> dict[str, int]:
     truth = LabelTable.from_csv(EXAMPLES / "truth.csv")
-    group = dict(zip(truth.ids.tolist(), truth.columns[0].codes.tolist(), strict=True))
-    return [group[own] for own in ids]
+    return dict(zip(truth.ids.tolist(), truth.columns[0].codes.tolist(), strict=True))
+
+
+def groups_of(ids: Iterable[str]) -> list[int]:
+    return [group_by_id()[own] for own in ids]
 
 
 def test_the_demo_finds_the_groups() -> None:
@@ -199,6 +207,7 @@ def test_the_demo_finds_the_groups() -> None:
     assert result.noise_warning == ""
 
 
+@pytest.mark.slow
 def test_a_job_over_totals_finds_the_groups() -> None:
     """What the compose profile `bce` shows, where sites opted in to totals of shared customers."""
     result = ce.simulate(ce.Job(clusters=5, seed=7, restarts=2), tables(EXAMPLES))
@@ -277,6 +286,7 @@ def test_noise_hardly_changes_the_consensus(pooled: Pooled) -> None:
     assert min(noisy) > exact - 0.05
 
 
+@pytest.mark.slow
 def test_votes_are_refined() -> None:
     result = ce.simulate(ce.Job(model="bc3e"), tables(EXAMPLES / "votes"))
     truth = LabelTable.from_csv(EXAMPLES / "votes" / "truth.csv")

@@ -693,5 +693,5 @@ class ManyJobs(RuleBasedStateMachine):
         assert {round(epsilon or 0.0, 9): n for epsilon, n in found.items()} == dict(expected)
 
 
-ManyJobs.TestCase.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
+ManyJobs.TestCase.settings = settings(max_examples=8, stateful_step_count=15, deadline=None)
 TestManyJobs = ManyJobs.TestCase

@@ -1,7 +1,9 @@
 """The totals of one open round: one accumulator per array, added to as chunks of answers arrive.
 
-Memory does not grow with the number of sites, and a round that no site has answered yet takes none. A site whose stream
-broke in the middle of an answer repeats it, byte for byte; what was added the first time is not added again.
+Memory does not grow with the number of sites, and a round that no site has answered yet takes none. What is only passed
+on goes to a room (`ce.protocol.messages.rooms`), which may be a file: only what its sender has encrypted, anything else
+stays in memory. A site whose stream broke in the middle of an answer repeats it, byte for byte; what was added the
+first time is not added again.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.rooms import Bytes, MemoryRoom, Room, Rooms
 from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import ArrayChunk
 from ce.ring import Words
@@ -30,6 +33,22 @@ class _Contribution:
     read: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Box:
+    """A stretch of a room: the bytes of one array of one site."""
+
+    room: Room
+    begin: int
+    size: int
+
+    def write(self, begin: int, content: Bytes) -> None:
+        self.room.write(self.begin + begin, content)
+
+    @cached_property
+    def content(self) -> Bytes:
+        return self.room.content[self.begin : self.begin + self.size]
+
+
 class Accumulators:
     """Accumulators, and how far each site's contribution to them has come.
 
@@ -41,14 +60,12 @@ class Accumulators:
         expected: Mapping[ArrayName, ArraySpec],
         by_site: Mapping[str, Collection[ArrayName]],
         boxes: Mapping[str, Mapping[ArrayName, ArraySpec]] | None = None,
+        rooms: Rooms = MemoryRoom,
     ) -> None:
+        """Raises JobFailed where there is no room for the boxes."""
         self._expected: dict[str, ArraySpec] = dict(expected.items())
         self._words: dict[str, Words] = {}
-        self._boxes: dict[tuple[str, str], NDArray[np.uint8]] = {
-            (site, name): np.zeros(spec.shape, dtype=np.uint8)
-            for site, sent in (boxes or {}).items()
-            for name, spec in sent.items()
-        }
+        self._boxes = _placed(boxes or {}, rooms)
         self._open = {site: _Contribution([*names, *(boxes or {}).get(site, {})]) for site, names in by_site.items()}
 
     def __contains__(self, name: str) -> bool:
@@ -69,14 +86,14 @@ class Accumulators:
         self._open = {}
 
     @property
-    def boxes(self) -> dict[tuple[str, str], NDArray[np.uint8]]:
+    def boxes(self) -> dict[tuple[str, str], Bytes]:
         """What is to be passed on, by sender and receiver."""
-        return {(site, ArrayName(name).what): content for (site, name), content in self._boxes.items()}
+        return {(site, ArrayName(name).what): box.content for (site, name), box in self._boxes.items()}
 
     @property
-    def received(self) -> dict[tuple[str, ArrayName], NDArray[np.uint8]]:
+    def received(self) -> dict[tuple[str, ArrayName], Bytes]:
         """The same by sender and name."""
-        return {(site, ArrayName(name)): content for (site, name), content in self._boxes.items()}
+        return {(site, ArrayName(name)): box.content for (site, name), box in self._boxes.items()}
 
     @property
     def size(self) -> int:
@@ -122,21 +139,22 @@ class Accumulators:
             contribution.added[name] = end
 
     def _take_box(self, site: str, contribution: _Contribution, chunk: ArrayChunk) -> None:
-        room = self._boxes[site, chunk.name]
+        box = self._boxes[site, chunk.name]
         begin, end = chunk.begin, chunk.begin + len(chunk.words)
-        if chunk.words.dtype != np.uint8 or chunk.shape != room.shape or end > len(room):
-            raise MessageError(f"{site}: {chunk.name}: expected {len(room):,} bytes, got shape {chunk.shape}")
+        if chunk.words.dtype != np.uint8 or chunk.shape != (box.size,) or end > box.size:
+            raise MessageError(f"{site}: {chunk.name}: expected {box.size:,} bytes, got shape {chunk.shape}")
         if begin != contribution.read.get(chunk.name, 0):
             raise MessageError(f"{site}: {chunk.name} does not arrive in order")
         contribution.read[chunk.name] = end
-        room[begin:end] = chunk.words
+        words: Any = chunk.words  # checked above
+        box.write(begin, words)
 
     def end(self, site: str) -> None:
         """A site's contribution is complete."""
         contribution = self._contribution(site)
         for name in contribution.names:
-            room = self._boxes.get((site, name))
-            size = math.prod(self._expected[name].shape) if room is None else len(room)
+            box = self._boxes.get((site, name))
+            size = math.prod(self._expected[name].shape) if box is None else box.size
             if contribution.read.get(name, -1) != size:
                 raise MessageError(f"{site}: {name} is missing or incomplete")
         del self._open[site]
@@ -145,3 +163,17 @@ class Accumulators:
         if site not in self._open:
             raise MessageError(f"{site}: is not awaited in this round")
         return self._open[site]
+
+
+def _placed(boxes: Mapping[str, Mapping[ArrayName, ArraySpec]], rooms: Rooms) -> dict[tuple[str, str], _Box]:
+    """Where each box goes: those that are encrypted together to one room, any other to memory."""
+    sizes = {(site, name): math.prod(spec.shape) for site, sent in boxes.items() for name, spec in sent.items()}
+    placed = {}
+    room, at = rooms(sum(size for (_, name), size in sizes.items() if name.encrypted)), 0
+    for (site, name), size in sizes.items():
+        if name.encrypted:
+            placed[site, str(name)] = _Box(room, at, size)
+            at += size
+        else:
+            placed[site, str(name)] = _Box(MemoryRoom(size), 0, size)
+    return placed

@@ -35,6 +35,8 @@ _CLAIMS, _MAC = "claims", "mac"
 _PRODUCTS, _CORRECTIONS = "products", "corrections"
 #: Kinds that are bytes for others, never words of a total.
 _RELAYED = ("box", "all", "members", "dealer", "model")
+#: Of these, the kinds that the sender encrypts for other sites.
+_ENCRYPTED = ("box", "members")
 
 
 class _Parsed(NamedTuple):
@@ -115,6 +117,11 @@ class ArrayName(str):
     @property
     def kind(self) -> Kind:
         return _parsed(self).kind
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether its sender has encrypted it for other sites: it may be written to a file of whoever passes it on."""
+        return _parsed(self).kind in _ENCRYPTED
 
     @property
     def number(self) -> int:

@@ -1,7 +1,9 @@
 """The coordinator of a sealed job: passes on what it cannot read, deals, adds up the opened shares and fits the model.
 
 It offers what a `Home` offers (`ce.protocol.engine.aggregator`), so that the same transports and daemon serve it. It
-keeps nothing over attempts: a later one gets shares and model from the sites, byte for byte as they were.
+keeps nothing over attempts: a later one gets shares and model from the sites, byte for byte as they were. What grows
+with the number of objects goes to rooms (`ce.protocol.messages.rooms`): encrypted messages, and the dealer's words for
+one level of the tournament. Seeds and opened shares never do.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.aggregator import OpenRound, Progress
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce.protocol.messages.sealed_steps import PHASES, SEALED_TABLE, Phase
 from ce.protocol.messages.steps import Arrays, SealedStep
 from ce.protocol.messages.task import Answer, Array, Task
@@ -61,6 +64,7 @@ class SealedCoordinator:
         on_progress: Callable[[Progress], None] | None = None,
         *,
         dealer: Dealer | None = None,
+        rooms: Rooms = MemoryRoom,
     ) -> None:
         """`view`: the whole topology; `objects`: by block, the digest of its pseudonyms in their order. Raises
         InputError where no such job can run."""
@@ -74,6 +78,7 @@ class SealedCoordinator:
         self._blocks = shared_blocks(job_digest, view, objects)
         self._schedule = Schedule(self.terms, self._blocks)
         self._dealer = dealer or LocalDealer(self.terms.ring, self._schedule.products, self.terms.widths)
+        self._rooms = rooms
         self._on_progress = on_progress
         self._brought: dict[str, dict[ArrayName, Array]] = {}
         self._accepted = dict.fromkeys(view.sites, 0)  # clusters of the model that each site has accepted
@@ -141,6 +146,7 @@ class SealedCoordinator:
         self.open_round.require_complete()
         step: SealedStep = self.open_round.step  # type: ignore[assignment]
         received = self.open_round.accumulators.received
+        self._brought = {}  # all have it: its room is free for the next round
         if step == "finish":
             self.open_round = None
             return
@@ -177,7 +183,8 @@ class SealedCoordinator:
         by_site: dict[str, list[ArrayName]] = {site: [] for site in self.terms.sites if site not in self._absent}
         boxes = {site: arrays for site, arrays in boxes.items() if site in by_site}
         self._brought = brought
-        self.open_round = OpenRound(self.rounds, step, {}, by_site, Accumulators({}, by_site, boxes), boxes=boxes)
+        accumulators = Accumulators({}, by_site, boxes, self._rooms)
+        self.open_round = OpenRound(self.rounds, step, {}, by_site, accumulators, boxes=boxes)
         self._tell_progress()
 
     def _expected(self, step: SealedStep) -> dict[str, Arrays]:
@@ -216,7 +223,7 @@ class SealedCoordinator:
             self.fit = fit_model(self.terms, cells)
             model = AcceptedModel(self.fit.weights, self.fit.beta)
         self.n_clusters = model.n_clusters
-        self._labels = LabelRounds(self.terms, self._blocks, self._dealer, model.n_clusters)
+        self._labels = LabelRounds(self.terms, self._blocks, self._dealer, model.n_clusters, self._rooms)
         return model
 
     def _tell_progress(self) -> None:

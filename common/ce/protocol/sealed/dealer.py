@@ -6,7 +6,7 @@ a site it learns all labels of the objects that this site holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ce.privacy.argmax_dealer import corrections
@@ -22,9 +22,9 @@ class Dealer(Protocol):
 
     def corrections(
         self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
-    ) -> Iterator[tuple[int, bytes]]:
-        """Of one block, by its digest: level by level, the bytes for its last member. `seeds` in order of members,
-        `rows` with the dummies."""
+    ) -> Iterator[tuple[int, Iterable[bytes]]]:
+        """Of one block, by its digest: level by level, the bytes for its last member, in parts that are made as they
+        are asked for. `seeds` in order of members, `rows` with the dummies."""
 
 
 class LocalDealer:
@@ -40,5 +40,5 @@ class LocalDealer:
 
     def corrections(
         self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
-    ) -> Iterator[tuple[int, bytes]]:
+    ) -> Iterator[tuple[int, Iterable[bytes]]]:
         return corrections(list(seeds), context, rows, candidates)

@@ -21,10 +21,11 @@ from typing import Literal, get_args
 
 from ce.errors import MessageError
 from ce.privacy.score_words import DUMMY_ROWS
-from ce.privacy.secure_argmax import argmax_rounds, level_comparisons
+from ce.privacy.secure_argmax import argmax_rounds, corrections_size, level_comparisons
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce.protocol.messages.steps import Arrays, ArraySpec, Step
-from ce.protocol.sealed.channel import OVERHEAD, Bytes, as_array
+from ce.protocol.sealed.channel import OVERHEAD, Bytes
 from ce.protocol.sealed.dealer import Dealer
 from ce.protocol.sealed.schedule import ARGMAX_SEED
 from ce.protocol.sealed.site_argmax import DUMMIES_SIZE, HASH_SIZE, real_size
@@ -139,15 +140,23 @@ class LabelRounds:
     """Rounds from `score` to `finish`: what each site is asked for, and what its task brings."""
 
     def __init__(
-        self, terms: Terms, blocks: Mapping[int, tuple[Block, bytes]], dealer: Dealer, n_clusters: int
+        self,
+        terms: Terms,
+        blocks: Mapping[int, tuple[Block, bytes]],
+        dealer: Dealer,
+        n_clusters: int,
+        rooms: Rooms = MemoryRoom,
     ) -> None:
-        """`blocks`: all shared blocks of the job, with their digests."""
+        """`blocks`: all shared blocks of the job, with their digests. `rooms`: for what the dealer sends."""
         self._sites = terms.sites
         self._blocks = [LabelBlock.of(block, digest) for block, digest in blocks.values()]
         self._candidates = n_clusters + 1
         self._dealer = dealer
+        self._rooms = rooms
         self._running = {block.index: block for block in self._blocks}
-        self._corrections: dict[int, Iterator[tuple[int, bytes]]] = {}  # by block that compares: level by level
+        self._corrections: dict[
+            int, Iterator[tuple[int, Iterable[bytes]]]
+        ] = {}  # by block that compares: level by level
         self._step: LabelStep = "score"
         self._number = 0  # of the open round among those of its step
 
@@ -185,7 +194,10 @@ class LabelRounds:
         if step == "score":
             self._begin(received)
         self._go_on()
-        return self._step, {site: self._brought(site, received) for site in self._sites}
+        brought = {site: self._brought(site, received) for site in self._sites}
+        if self._step == "compare" and self._number % ROUNDS_OF_A_LEVEL == 0:
+            self._deal(brought)
+        return self._step, brought
 
     # How.
 
@@ -235,16 +247,28 @@ class LabelRounds:
         return [b for b in self._running.values() if self._step != "compare" or b.index in self._corrections]
 
     def _brought(self, site: str, received: Mapping[tuple[str, ArrayName], Bytes]) -> dict[ArrayName, Bytes]:
-        """Of the others' messages those that are for this site; and, at the beginning of a level, corrections."""
+        """Of the others' messages those that are for this site."""
         arrays: dict[ArrayName, Bytes] = {}
         for (sender, name), content in received.items():
             if name.kind == "box" and name.what == site:
                 arrays[ArrayName.of_box(sender)] = content
             elif name.kind == "members" and sender != site and site in self._members(name.number):
                 arrays[name] = content
-        if self._step == "compare" and self._number % ROUNDS_OF_A_LEVEL == 0:
-            for block in self._answering():
-                if block.members[-1] == site:
-                    level, corrections = next(self._corrections[block.index])
-                    arrays[ArrayName.of_corrections(block.index, level)] = as_array(corrections)
         return arrays
+
+    def _deal(self, brought: Mapping[str, dict[ArrayName, Bytes]]) -> None:
+        """A level begins: its corrections, of each block for the last member, part by part to one room for all."""
+        level = self._number // ROUNDS_OF_A_LEVEL
+        sizes = {
+            block.index: corrections_size(level_comparisons(block.total, self._candidates)[level])
+            for block in self._answering()
+        }
+        room, end = self._rooms(sum(sizes.values())), 0
+        for index, size in sizes.items():
+            begin, at, end = end, end, end + size
+            _, parts = next(self._corrections[index])
+            for part in parts:
+                room.write(at, part)
+                at += len(part)
+            last = self._running[index].members[-1]
+            brought[last][ArrayName.of_corrections(index, level)] = room.content[begin:end]

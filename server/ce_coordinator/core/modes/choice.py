@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ce.errors import CeError, ConfigError, Refused
 from ce.job import Job, check_collusion
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce_coordinator.core.modes.job_mode import JobMode
 from ce_coordinator.core.modes.over_totals import OverTotals
 from ce_coordinator.core.modes.sealed import Sealed
@@ -19,9 +20,9 @@ _FEATURES = {
 }
 
 
-def mode_of(job: Job) -> JobMode:
-    """Raises ConfigError where the job cannot run between daemons."""
-    return Sealed(job) if job.sealed else OverTotals(job)
+def mode_of(job: Job, rooms: Rooms = MemoryRoom) -> JobMode:
+    """`rooms`: for what is only passed on. Raises ConfigError where the job cannot run between daemons."""
+    return Sealed(job, rooms) if job.sealed else OverTotals(job)
 
 
 def missing_feature(job: Job, directory: SiteDirectory, sites: Iterable[str]) -> Refused | None:

@@ -12,6 +12,7 @@ from ce.privacy.secure_argmax import MOST_MEMBERS
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.keys.letters import ObjectLists, object_lists
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce.protocol.modes.mask_context import object_digests
 from ce.protocol.sealed.coordinator import SealedCoordinator
 from ce.protocol.topology.enrolment import Enrolment
@@ -34,8 +35,9 @@ class Sealed:
     #: Sites keep what must not be made twice; what the coordinator knows it gets from them.
     has_checkpoints = False
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, rooms: Rooms = MemoryRoom) -> None:
         self._job = job
+        self._rooms = rooms
 
     @property
     def lists(self) -> ObjectLists:
@@ -55,7 +57,8 @@ class Sealed:
         for block in topology.blocks:
             site = block.members[0]
             objects |= object_digests(enrolments[site].objects, {block.index: rows[site][block.index]})
-        aggregator = SealedCoordinator(self._job, attempt.job_digest, topology.whole(), objects, on_progress)
+        whole = topology.whole()
+        aggregator = SealedCoordinator(self._job, attempt.job_digest, whole, objects, on_progress, rooms=self._rooms)
         clusters = self._job.clusters if isinstance(self._job.clusters, int) else MOST_CLUSTERS
         shape = SealedShape.of(aggregator.terms, topology.blocks, clusters)
         refuse_large_rounds(round_bytes(shape), most_bytes, "fewer categories or shared objects need less")

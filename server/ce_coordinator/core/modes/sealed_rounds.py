@@ -1,4 +1,4 @@
-"""The rounds of a sealed attempt: boxes are passed on that nobody here can read, and nothing is kept on the disk.
+"""The rounds of a sealed attempt: boxes are passed on that nobody here can read, and nothing is kept after a round.
 
 Beside what `AttemptRounds` does: each site is told all columns of the job, operators see the phase, and from `score` on
 blocks can be stopped: where a member stays away, the objects of its blocks end without a label, and the others finish.
