@@ -65,6 +65,11 @@ class Limits:
         10_000, "Most jobs with files below state; a further one is refused until ce-client forget."
     )
     sites_per_job: int = setting(200, "Most sites of one job; a job with more is refused.")
+    attempts_per_job: int = setting(
+        100,
+        "Most attempts at one sealed job in which masked words leave before its tables are opened; a further one is "
+        "refused. Each attempt that fails may tell a coordinator that lies one bit.",
+    )
     ledger_bytes: int = setting(
         4 * 2**30,
         "Most bytes of the ledger; then no job begins until the ledger is archived, while the daemon is stopped.",
@@ -124,8 +129,8 @@ class ClientSettings(SiteIdentity):
     largest_message: int = setting(8 * 2**30, "Most bytes of arrays in one message from the coordinator.")
     largest_state: int = setting(
         8 * 2**30,
-        "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories)); a job that needs more "
-        "is refused. Computing takes a few times as much.",
+        "Most bytes of one job's state here (8 x restarts x clusters x (objects + categories); of a sealed job what "
+        "docs/capacity.md says); a job that needs more is refused. Computing takes a few times as much.",
     )
     largest_checkpoint: int = setting(
         4 * 2**30, "Most bytes of one checkpoint of a job, below state; a job that needs more runs without checkpoints."

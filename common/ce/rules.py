@@ -143,6 +143,12 @@ RULES = {
         "the other holders of an object a little about the site's labels of it; many of them tell all.",
         "none is needed: the labels of the job before are in the results of the sites; or a job without these objects",
     ),
+    "counted releases": Rule(
+        "The site's ledger has charged sealed jobs that `state/releases.sqlite` lacks: the file was deleted or "
+        "replaced, and the site would spend its budget again.",
+        "at the site: `ce-client check`; restore the file from a backup. If it is lost for good, stop the daemon and "
+        "move the ledger to an archive: the budget then begins anew, which the archive shows",
+    ),
     "exact tables": Rule(
         "Tables without noise would have too many categories for the objects that two sites hold both: a site could "
         "solve them for the labels of the other.",
@@ -175,6 +181,11 @@ RULES = {
         "The site has files of as many jobs as it allows.", "at the site, `ce-client forget` some; then another name"
     ),
     "limits.sites_per_job": Rule("The job has more sites than this one allows.", _ROOM_AT_SITE),
+    "limits.attempts_per_job": Rule(
+        "Masked words of the same sealed job have left the site in as many attempts as it allows, and its tables were "
+        "never opened.",
+        "find out why its attempts fail; then submit the job under another name",
+    ),
     "limits.ledger_bytes": Rule(
         "The site's ledger is full.", "at the site: stop the daemon, move the ledger to an archive, start again"
     ),

@@ -48,6 +48,9 @@ BEFORE, LEVEL, AFTER = 6, 5, 4
 WORD, CORRECTED, PRODUCTS = 4, 24, 11
 #: What a member sends of each comparison in the rounds of a level: bytes, bits.
 ROUNDS = ((WORD, 0), (0, 14), (0, 6), (0, 2), (0, 1))
+#: Bytes of a comparison at a member that holds most, the last one, beside the messages of all members: scores, random
+#: numbers, corrections and copies of them.
+HELD = 130
 #: Arrays of (categories, categories) numbers that the fit holds when it holds most.
 FIT = 8
 #: Bytes that stretches of a product or of a level take at a site, at most, however many objects there are.
@@ -282,10 +285,18 @@ def _computed_with(shape: SealedShape) -> float:
 
 
 def site_memory(shape: SealedShape, site: str, objects: int, columns: int) -> float:
-    """One job at a site, its labels included: the masked rows of the members of its blocks, or the fit."""
+    """One job at a site, its labels included: the masked rows of the members of its blocks, or the fit, or the first
+    level of the tournament."""
     masked = sum(masked_rows(shape, rows, peer) for members, rows in shape.blocks_of(site) for peer in members)
     working = WORKING if shape.blocks_of(site) else 0
-    return max(masked + working, _fit(shape)) + objects * (columns * LABEL + OBJECT)
+    compared = tournament_memory(((len(members), rows) for members, rows in shape.blocks_of(site)), shape.clusters)
+    return max(masked + working, _fit(shape), compared) + objects * (columns * LABEL + OBJECT)
+
+
+def tournament_memory(blocks: Iterable[tuple[int, int]], clusters: int) -> float:
+    """All comparisons of the first level, which has most, of all blocks of a site: of each its members and objects."""
+    pairs = (clusters + 1) // 2
+    return sum((HELD + WORD * members) * pairs * (objects + DUMMY_ROWS) for members, objects in blocks)
 
 
 def _fit(shape: SealedShape) -> float:

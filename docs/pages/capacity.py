@@ -121,7 +121,8 @@ products of all pairs of sites, whichever is more, and of a stretch to work with
 comparisons: about {per_row} m c s or {drawn} s + {dealt} bytes of each. Further objects take none; messages on their
 way take up to 4 MB for each site. Only while it aligns, as in all modes, memory grows with the objects (above).
 
-A site holds the masked rows of the members of its blocks, or the shares and the fit, and its labels. There are no
+A site holds the masked rows of the members of its blocks, or the shares and the fit, or the comparisons of the first
+level of the tournament, ({held} + {word} s) (k + 1)/2 n, whichever is more; and its labels. There are no
 checkpoints: a site keeps its share, the model and {dummies} + n bytes of each block until the job is over.
 """
 
@@ -226,6 +227,7 @@ def page() -> str:
                 drawn=sealed.DRAWN,
                 dealt=sealed.DEALT,
                 word=sealed.WORD,
+                held=sealed.HELD,
                 dummies=sealed.DUMMY_ROWS,
             ),
             *table(

@@ -263,7 +263,7 @@ class Job:
                 kind=site_pb2.COLUMN_KIND_CLUSTERING,
                 categories_are=1 if isinstance(seen[0], int) else 2,
                 category_count=len({token for token in self.tokens[name] if token is not None}),
-                labels=min(len(seen), 100),
+                labels=(100 if seen else 0) if self.sealed else min(len(seen), 100),
             )
         self.summary = summary_of(enrolment, [(c, c.category_count) for c in enrolment.columns])
         context = (*self.attempt.context, self.site.encode(), self.summary)

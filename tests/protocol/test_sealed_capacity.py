@@ -16,6 +16,8 @@ from ce.capacity import LABEL, OBJECT, Size
 from ce.errors import ConfigError
 from ce.job import Job
 from ce.labels import LabelTable
+from ce.privacy import argmax_dealer
+from ce.privacy.secure_argmax import Member
 from ce.protocol.attempt import Attempt
 from ce.protocol.engine.aggregator import add_answer
 from ce.protocol.local_alignment import align_tables
@@ -30,6 +32,7 @@ from ce.sealed_capacity import (
     rounds_traffic,
     site_memory,
     site_traffic,
+    tournament_memory,
 )
 from ce_coordinator.store.relay_files import RelayFiles
 
@@ -91,10 +94,29 @@ def test_a_model_has_the_modes_that_its_jobs_have() -> None:
         Size(3, 10, 0, 2, 0, 2, 2, privacy="sealed")
 
 
+@pytest.mark.parametrize(("rows", "clusters", "members"), [(3_000, 31, 2), (4_000, 7, 4)])
+def test_memory_of_the_tournament(rows: int, clusters: int, members: int) -> None:
+    """The first level at the last member, which holds most: its peak is what the formula says, to a tenth."""
+    seeds, context = [bytes([s]) * 32 for s in range(members)], b"c" * 32
+    corrections = b"".join(next(parts for _, parts in argmax_dealer.corrections(seeds, context, rows, clusters + 1)))
+
+    def level() -> None:
+        words = np.zeros((clusters + 1, rows), dtype=np.uint32)
+        member = Member(members - 1, members, seeds[-1], context, words)
+        member.correct(0, corrections)
+        member.incoming([member.outgoing()] * (members - 1))
+
+    _, peak = traced(level)
+    expected = tournament_memory([(members, rows)], clusters) * rows / (rows + 256)
+    assert 0.9 < (peak + len(corrections)) / expected < 1
+
+
 @pytest.mark.slow
-def test_memory_of_rounds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clusters", [0, 31])
+def test_memory_of_rounds(clusters: int, tmp_path: Path) -> None:
     """What coordinator and sites take, measured in each round: at most what the formulas say, and not much less."""
     size = replace(SIZES["column"], objects=40_000, shared=40_000, categories=10)
+    size = replace(size, clusters=clusters or size.clusters)
     tables = tables_of(size)
     job = Job(model="pairs", clusters=size.clusters, sites=tuple(tables))
     aligned = align_tables(False, tables, dict.fromkeys(tables, Wishes()), None)

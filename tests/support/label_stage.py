@@ -121,8 +121,11 @@ class Stage:
             labelled = np.zeros(block.size, dtype=bool)
             for site in block.members:
                 codes = self.codes[site][self.rows[site][block.index]]
+                others = set(block.members) - {site}
+                known = [bool(others & set(self.columns[at].holders)) for at in self.terms.columns_of(site)]
                 for i in range(block.size):
-                    few = len(block.members) == 2 and (codes[i] >= 0).sum() < self.min_foreign_columns
+                    foreign = sum(code >= 0 and not other for code, other in zip(codes[i], known, strict=True))
+                    few = len(block.members) == 2 and foreign < self.min_foreign_columns
                     for at, code in zip(self.terms.columns_of(site), codes[i], strict=True):
                         if code >= 0 and not few:
                             scores[i] += cells[layout.offsets[at] + code]

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ce.cancellation import check_cancelled
 from ce.errors import MessageError, Refused
+from ce.job import Job
 from ce.labels import LabelTable
+from ce.pair_tables import MOST_CLUSTERS
 from ce.privacy.derivation import joined
 from ce.privacy.set_intersection import BlindedItems
 from ce.protocol.attempt import MOST_REVISIONS
@@ -29,6 +31,7 @@ from ce.protocol.topology.exclusions import ExclusionCount
 from ce.protocol.topology.site_view import SiteView
 from ce.protocol.topology.topology import Rows
 from ce.ring import Reals
+from ce.sealed_capacity import tournament_memory
 from ce.steps.model import Model, fits_the_ring
 from ce.transport.alignment_codec import read_alignment
 from ce_client.attempt.check_alignment import check_overlaps, checked_rows, checked_view, private_objects
@@ -124,8 +127,11 @@ class Admission:
 
     @property
     def exclusion_counts(self) -> tuple[ExclusionCount, ...]:
-        """What this site has left out so far, in numbers."""
-        return exclusion_counts(self._minimums.excluded)
+        """What this site has left out so far, in numbers, as others may know it: of a sealed job no count of labels."""
+        counts = exclusion_counts(self._minimums.excluded)
+        if self._prepared.offered.job.sealed:
+            counts = tuple(replace(one, labels=0) for one in counts if one.objects or one.columns)
+        return counts
 
     def introduce(self, message: pb.Introduction, *, begun: bool) -> Iterator[pb.SiteFrame]:
         """What all sites have enrolled: answered by letters to them.
@@ -177,7 +183,8 @@ class Admission:
         check_overlaps(introduced.overlaps, view, rows)
         if offered.model is not None and not fits_the_ring(offered.model, view.sizes):
             raise MessageError("alignment: sizes of a job whose sums do not fit in 64 bits")
-        refuse_too_large(offered.model, view, enrolled.labels.n_objects, self._site_files.settings.largest_state)
+        most = self._site_files.settings.largest_state
+        refuse_too_large(offered.model, view, enrolled.labels.n_objects, most, offered.job)
         private = private_objects(header, summaries, self._site, view)
         findings = self._minimums.check(view, with_private_objects(summaries, private), rows)
         digest = enrolment_digest(summaries, private)
@@ -300,15 +307,19 @@ class Admission:
         return made
 
 
-def refuse_too_large(model: Model | None, view: SiteView, objects: int, most: int) -> None:
+def refuse_too_large(model: Model | None, view: SiteView, objects: int, most: int, job: Job) -> None:
     """Raises Refused if the job needs more than `most` bytes here.
 
     That is checked before any memory is allocated: a system may promise memory that it does not have, and then end the
     daemon.
     """
-    if model is None:  # sealed: masked rows of all members, and the tables
+    needed: float
+    if model is None:  # sealed: masked rows of all members, and the tables; later all comparisons of a level
         categories = view.sizes.categories
-        needed, less = 4 * objects * categories + 16 * categories**2, "objects or categories"
+        clusters = MOST_CLUSTERS if job.clusters == "auto" else int(job.clusters or 0)
+        shared = ((len(block.members), block.size) for block in view.blocks.values() if block.shared)
+        needed = max(4 * objects * categories + 16 * categories**2, tournament_memory(shared, clusters))
+        less = "objects, categories or clusters"
     else:
         numbers = objects + sum(len(column.categories) for column in view.columns)
         needed, less = 8 * model.n_starts * model.k * numbers, "restarts or clusters"

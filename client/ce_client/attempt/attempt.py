@@ -238,6 +238,8 @@ class SiteAttempt:
         assert self._recorder is not None
         rounds = SiteRounds if admitted.release is None else SealedRounds
         self._rounds = rounds(admitted, self._site_files, self._recorder)
+        # How an earlier attempt ended is told as it was then: like every other failure.
+        self._masked_words_left |= admitted.release is not None and admitted.release.begun
         return self._ready(admission, self._rounds)
 
     def _ready(self, admission: Admission, rounds: SiteRounds | SealedRounds) -> Frames:

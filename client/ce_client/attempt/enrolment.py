@@ -33,7 +33,8 @@ class SiteEnrolment:
         """`labels`: in the order of their pseudonyms. In the order of the label file, objects of two jobs could be
         matched."""
         attempt, job_key = prepared.offered.attempt, prepared.job_key
-        made = enrol(labels, prepared.offered.uses_votes, job_key)
+        least = wishes.min_objects if prepared.offered.job.sealed else None
+        made = enrol(labels, prepared.offered.uses_votes, job_key, least=least)
         # Unknown to all other sites, and the same in every attempt at a job: so are alignments and checkpoints.
         salt = derive(site_files.secret, b"ce salt of pseudonyms", attempt.job_digest)[:SALT_SIZE]
         summary = made.summary(revision, salt, key_commitment(attempt, job_key), wishes)

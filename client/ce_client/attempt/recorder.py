@@ -112,6 +112,11 @@ class AttemptRecorder:
         self.rounds_answered += 1
         self._offered.policy.check_rounds(self.rounds_answered)
 
+    def masked_attempt(self) -> None:
+        """Masked words of a sealed job are about to leave. Raises Refused if they have too often."""
+        most = self._site_files.settings.limits.attempts_per_job
+        self._record = self._history.mask(self._offered.attempt.job, self._record, most)
+
     def contribution(
         self,
         round: int,

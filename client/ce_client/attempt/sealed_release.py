@@ -37,9 +37,14 @@ class SealedRelease:
     cost: ReleaseCost
     records: JobRecords = field(repr=False)
 
+    @property
+    def begun(self) -> bool:
+        """Whether masked words have left in an earlier attempt."""
+        return self.records.release() is not None
+
     def refuse(self) -> None:
         """Raises Refused if it costs more than the policy allows. What is charged already costs nothing more."""
-        if self.records.release() is None:
+        if not self.begun:
             refuse(self.cost, self.job)
 
 

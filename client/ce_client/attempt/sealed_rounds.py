@@ -82,6 +82,8 @@ class SealedRounds:
         answer = self._answered.repeated(task, digest)
         if answer is None:
             self._recorder.next_round()
+            if task.step == "mask":
+                self._recorder.masked_attempt()
             answer = self._recorded(self._site.answer(task))
             if task.step == "finish":
                 self._write_results(task)

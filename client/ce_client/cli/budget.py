@@ -37,7 +37,8 @@ def budget(config: Path, format_: str) -> None:
 
     Every sealed job opens noisy tables once, and that is charged to each object that this site brought into it, over
     all label files and job names: epsilon of differential privacy for this site's labels of one object. The label of an
-    object that other sites hold too is opened to them once for the same labels of this site.
+    object that other sites hold too is opened to them once for the same labels of this site; objects that were labelled
+    more than once, because a label has changed or a person has allowed it, are counted.
 
     \b
     Examples:
@@ -61,7 +62,8 @@ def budget(config: Path, format_: str) -> None:
     if found.reserved != found.spent:
         largest = epsilon_words(next(iter(found.reserved)))
         facts.add_row("under way", f"jobs that have opened nothing yet may bring this to epsilon {largest}")
-    facts.add_row("labelled", f"{found.labelled:,} objects, together with other sites that hold them")
+    again = f"; {found.relabelled:,} of them more than once" if found.relabelled else ""
+    facts.add_row("labelled", f"{found.labelled:,} objects, together with other sites that hold them{again}")
     show_table(facts)
     click.echo()
     jobs = list_table("job", "state", "when", "objects", "epsilon alone", "labelled")
@@ -95,6 +97,7 @@ def _facts(found: Budget, policy: Policy) -> dict[str, Any]:
         "spent": counted(found.spent),
         "with_reservations": counted(found.reserved),
         "labelled": found.labelled,
+        "labelled_more_than_once": found.relabelled,
         "jobs": [
             {
                 "job": one.job,
@@ -120,7 +123,8 @@ def allow_release(job: str, yes: bool, config: Path, format_: str) -> None:
     Every release of tables tells a little about each label that is in it; epsilon bounds how much, and max_epsilon what
     all of them together may tell. Beyond it, whoever has the tables of all jobs can say with more certainty which
     labels this site has. Every further labelling of the same object with the same labels tells its other holders more,
-    too. So such a job is refused (rules: max_epsilon, one labelling) unless it is allowed here.
+    too. So such a job is refused (rules: max_epsilon, one labelling) unless it is allowed here. An object of which this
+    site has changed a label since is labelled again without an allowance: its epsilon counts, whatever its labels are.
 
     JOB is a job that was refused by one of these rules, or that waits for consent. The allowance is for one release of
     its whole definition, which is printed, under any name. The ledger records its use.

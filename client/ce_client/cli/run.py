@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 import signal
 import sys
@@ -221,12 +220,11 @@ def _definitions(state: Path, policy: Policy | None) -> str:
 def _budget(state: Path, policy: Policy | None) -> str:
     """How much sealed jobs have told. Raises InputError if the database lacks what the ledger has charged."""
     found = Releases(state).budget((policy or Policy()).max_delta)
-    known = {(one.job, hashlib.sha256(one.objects.tobytes()).hexdigest()) for one, _ in found.jobs if one.spent}
-    charged = {(line["job"], line["sha256"]) for line in entries(state / LEDGER) if line["kind"] == "charge"}
-    if charged - known:
+    lacking, charged = Releases(state).lacking(state / LEDGER)
+    if lacking:
         raise InputError(
-            f"{state / RELEASES}: lacks {len(charged - known):,} of the {len(charged):,} releases that the ledger has "
-            "charged, so that sealed jobs may tell more than the policy allows: restore it from a backup, or ask who "
+            f"{state / RELEASES}: lacks {lacking:,} of the {charged:,} releases that the ledger has charged, so that "
+            "sealed jobs would tell more than the policy allows, and are refused: restore it from a backup, or ask who "
             "changed it"
         )
     if not found.spent:

@@ -18,12 +18,15 @@ from ce_client.attempt.attempt import SiteAttempt
 from ce_client.attempt.rounds import results_of
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.job_index import AWAITING_CONSENT, JobEntry, JobIndex
+from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger
 from ce_client.state.releases.store import Releases
 from ce_proto.v1 import site_pb2 as pb
 
 log = logging.getLogger("ce_client")
 
+#: The rule by which sealed jobs are refused where their budget cannot be counted.
+UNCOUNTED_RULE = "counted releases"
 #: States in which a coordinator may end a job.
 ENDS = ("done", "failed", "cancelled")
 
@@ -48,6 +51,11 @@ class SiteJobs:
         self._results.discard_all_but(entry.job for entry in entries if not entry.over or entry.state == "done")
         self._releases = Releases(self._settings.state)
         self._releases.begin((entry.job for entry in entries if not entry.over), ledger, site_files.policy().max_delta)
+        self._compared: tuple[int, int] | None = None  # releases that were counted, and those that the ledger has more
+        try:
+            self._compare_releases()
+        except CeError as error:  # a ledger that cannot be read: sealed jobs are refused when they are offered
+            log.error("releases cannot be compared with the ledger", extra=fields(reason=str(error)))
 
     def held(self) -> list[pb.Held]:
         """The jobs for Hello, at most `MOST_HELD`: those in memory, and those under way when a former daemon ended."""
@@ -92,6 +100,7 @@ class SiteJobs:
         self._site_files.checkpoints.remove(message.job)
         try:
             self._releases.over(message.job)
+            self._compare_releases()
         except CeError as error:
             log.error("the end of a job is not in its releases", extra=fields(job=message.job, reason=str(error)))
         known = self._job_index.find(message.job)
@@ -127,6 +136,8 @@ class SiteJobs:
         attempt = SiteAttempt(offer, self.coordinator, self._site_files, self._ledger)
         try:
             self._check_limits(offer, former is not None)
+            if _is_sealed(offer):
+                self._refuse_uncounted()
         except CeError as error:
             # Stored neither in memory nor on the disk: a coordinator may offer any number of jobs.
             attempt.refusal = error
@@ -165,6 +176,29 @@ class SiteJobs:
                 "limits.jobs_remembered",
                 f"this site has files of {limits.jobs_remembered:,} jobs, and allows no more: its people can forget "
                 "some (ce-client forget); then submit this one by another name",
+            )
+
+    def _compare_releases(self) -> int:
+        """Releases that the ledger has charged and the database lacks. The whole ledger is read when the daemon starts,
+        and when the database has fewer releases than before: then it was deleted or replaced."""
+        count, before = self._releases.count(), self._compared
+        if before is not None and count >= before[0] and (before[1] == 0 or count == before[0]):
+            self._compared = count, before[1]
+            return before[1]
+        lacking = self._releases.lacking(self._settings.state / LEDGER)[0]
+        if lacking:
+            database = str(self._releases.database.path)
+            log.error("sealed jobs are refused", extra=fields(releases=database, lacking=lacking))
+        self._compared = count, lacking
+        return lacking
+
+    def _refuse_uncounted(self) -> None:
+        """Raises Refused if what sealed jobs have cost here is not known any more."""
+        if self._compare_releases():
+            raise Refused(
+                UNCOUNTED_RULE,
+                "this site does not know any more what sealed jobs have cost its objects: at the site, see ce-client "
+                "check, and restore state/releases.sqlite from a backup",
             )
 
     def _close(self, site_attempt: SiteAttempt, state: str) -> None:
@@ -240,3 +274,10 @@ class SiteJobs:
         if self._noted.get(entry.job) != entry:
             self._noted[entry.job] = entry
             self._job_index.write(entry)
+
+
+def _is_sealed(offer: pb.Offer) -> bool:
+    try:
+        return Job.from_definition(bytes(offer.definition)).sealed
+    except CeError:
+        return False  # refused by a rule of its own

@@ -2,7 +2,8 @@
 
 All attempts at a job have the same starts. If labels, policy or topology changed between two attempts, the difference
 of their totals would be one site's part. So the first attempt fixes all three, and a later attempt in which one of them
-differs is refused. After a refusal the site refuses every later attempt as well. Rounds are counted over all attempts.
+differs is refused. After a refusal the site refuses every later attempt as well. Rounds are counted over all attempts,
+and so are attempts at a sealed job that send masked words and open nothing.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class AttemptRecord:
     rules: str = ""  # SHA-256 of the policy's repr
     alignments: dict[str, str] = field(default_factory=dict)  # by revision and absent sites: SHA-256 of the alignment
     rounds: int = 0  # answered, over all attempts
+    masked: int = 0  # attempts at a sealed job in which masked words have left, without tables of an earlier one
     refused: str = ""  # the error's class if this site has refused the job
 
 
@@ -45,7 +47,8 @@ class AttemptHistory:
             return AttemptRecord(job_digest.hex())
         try:
             record = AttemptRecord(**content)
-            sound = isinstance(record.alignments, dict) and type(record.rounds) is int and record.rounds >= 0
+            counts = (record.rounds, record.masked)
+            sound = isinstance(record.alignments, dict) and all(type(one) is int and one >= 0 for one in counts)
         except TypeError as error:
             raise damaged(self._path(job)) from error
         if not sound:
@@ -80,6 +83,16 @@ class AttemptHistory:
                 "would show the difference: submit it by another name",
             )
         return self._write(job, replace(record, alignments={**record.alignments, alignment: digest}))
+
+    def mask(self, job: str, record: AttemptRecord, most: int) -> AttemptRecord:
+        """Masked words of a sealed job are about to leave. Raises Refused if they have in `most` attempts."""
+        if record.masked >= most:
+            raise Refused(
+                "limits.attempts_per_job",
+                f"masked words of this job have left this site in {record.masked:,} attempts, none of which has opened "
+                "its tables, and it allows no more: find out why they failed, then submit it by another name",
+            )
+        return self._write(job, replace(record, masked=record.masked + 1))
 
     def end(self, job: str, record: AttemptRecord, rounds: int, refused: str = "") -> AttemptRecord:
         """Store the rounds answered so far and, if this site has refused the job, why. A refusal stays."""

@@ -47,10 +47,17 @@ class LocalAlignment:
 
 
 def align_tables(
-    votes: bool, tables: Mapping[str, LabelTable], wishes: dict[str, Wishes], job_key: bytes | None
+    votes: bool,
+    tables: Mapping[str, LabelTable],
+    wishes: dict[str, Wishes],
+    job_key: bytes | None,
+    *,
+    counted: bool = True,
 ) -> LocalAlignment:
-    """`votes`: whether the model uses classifiers. With a `job_key` objects and categories go by pseudonyms."""
-    enrolments = {site: enrol(table, votes, job_key) for site, table in tables.items()}
+    """`votes`: whether the model uses classifiers. With a `job_key` objects and categories go by pseudonyms. `counted`:
+    sites tell how many labels a column has, which they do not in a sealed job."""
+    least = {site: None if counted else wishes[site].min_objects for site in tables}
+    enrolments = {site: enrol(table, votes, job_key, least=least[site]) for site, table in tables.items()}
     refuse_clashing_columns(enrolments)
     return LocalAlignment(enrolments, wishes, *align(enrolments, agree(tables, wishes, job_key)))
 

@@ -78,7 +78,7 @@ def run_sealed(
     while True:
         enrolled = {site: minimums[site].table if minimums else table for site, table in tables.items()}
         wishes = {site: minimums[site].wishes if minimums else Wishes() for site in tables}
-        aligned = align_tables(False, enrolled, wishes, job_key)
+        aligned = align_tables(False, enrolled, wishes, job_key, counted=False)
         if clean(minimums, {site: rules.check(*aligned.of(site)) for site, rules in minimums.items()}):
             break
     participating = {site: minimums[site].participating if minimums else table for site, table in tables.items()}

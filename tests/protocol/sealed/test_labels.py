@@ -95,6 +95,19 @@ def test_in_a_block_of_two_an_object_with_few_labels_is_scored_as_unlabelled() -
     assert (kept["a"][rows[0]] == -1).tolist() == (few[0] & few[1]).tolist()
 
 
+def test_labels_in_columns_of_the_other_member_hide_nothing_from_it() -> None:
+    """Of each object a has three labels that b may have too, and one to three of its own."""
+    columns = [(("a", "b"), 3)] * 3 + [(("a",), 3)] * 3 + [(("b",), 3)] * 3
+    stage = Stage.of(7, [(("a", "b"), 40)], columns, 4, missing=0.0)
+    few = np.arange(40) < 20
+    stage.codes["a"][np.ix_(stage.rows["a"][0][few], [4, 5])] = -1
+    stage.codes["b"][stage.rows["b"][0][few]] = -1  # so that the winner is of a's labels alone
+    stage.min_foreign_columns = 3
+    found = Play(stage).until().labels()["a"][stage.rows["a"][0]]
+    assert (found == -1).tolist() == few.tolist()
+    assert found.tolist() == stage.pooled()["a"][stage.rows["a"][0]].tolist()
+
+
 def test_objects_held_alone_have_memberships_that_agree_with_their_labels() -> None:
     stage = Stage.of(6, [(("a",), 200), (("a", "b"), 3)], [(("a",), 3), (("a",), 4), (("b",), 2)], 5, missing=0.4)
     outcome = Play(stage).until().outcomes["a"]

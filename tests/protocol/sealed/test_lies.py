@@ -66,7 +66,9 @@ class FalseDealer(LocalDealer):
         return {**dealt, ("a", "b"): bytes(words)}
 
 
-@pytest.mark.promise("A dealer whose products are wrong is noticed before any share is opened, and the job is charged.")
+@pytest.mark.promise(
+    "A dealer whose products are wrong is noticed before any share is opened, and who notices it is charged."
+)
 def test_a_tampered_product_is_refused_and_charged() -> None:
     world = SealedWorld(sealed_job(2, 8.0), few_sites())
     honest = world.attempt().coordinator

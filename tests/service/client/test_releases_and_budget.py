@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,12 @@ from support.commands import (
 )
 
 import ce
-from ce.testing import FrameByFrame, make_sites, write_labels
+from ce.protocol.sealed.site_tables import SiteTables
+from ce.testing import FrameByFrame, make_sites, open_site, write_labels
+from ce_client.attempt.refusal import CANNOT_GO_ON
 from ce_client.cli.budget import left_words
+from ce_client.config import ClientSettings
+from ce_client.state.job_index import JobIndex
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import entries, verify
 from ce_client.state.previews import Previews
@@ -111,6 +117,44 @@ def test_a_sealed_job_is_done_charged_once_and_in_the_ledger(run: Run, tmp_path:
     assert "pairs, sealed\n" in run("ce-client", "show", "first", "--config", config).out.replace(" \n", "\n")
 
 
+@pytest.mark.parametrize("labels", [11, 13, 60])
+def test_no_count_of_labels_leaves_a_site_before_noise_is_in_it(tmp_path: Path, labels: int) -> None:
+    """A column that all sites hold, of which north has so many labels, and one of a category that nobody else has."""
+    played = played_in(tmp_path, policy="min_objects = 12\nmin_foreign_columns = 0\n")
+    for site in SITES:
+        own = table(site)
+        common = np.where(np.arange(own.n_objects) < (labels if site == "north" else SHARED), own.columns[0].codes, -1)
+        if site == "north":
+            common[0] = 2
+        column = replace(own.columns[0], name="common", categories=(0, 1, 2), codes=common.astype(np.int32))
+        write_labels(settings_of(played, site).labels.file, replace(own, columns=(*own.columns, column)))
+    record = submitted(played, job("first"))
+    assert (record.state, record.reason) == ("done", "")
+    frames = [pb.SiteFrame.FromString(frame) for frame in played.up_recording]
+    enrolments = [frame.enrolment for frame in frames if frame.WhichOneof("frame") == "enrolment"]
+    excluded = [one for frame in frames for one in (*frame.enrolment.excluded, *frame.ready.excluded)]
+    assert {column.labels for one in enrolments for column in one.columns} <= {0, 100}
+    assert any(column.labels == 0 for one in enrolments for column in one.columns) == (labels < 12)
+    assert not any(one.labels for one in excluded)
+    # The site's own people are told.
+    report = json.loads((settings_of(played).results / "first" / "report.json").read_text())
+    told = {one["rule"]: (one["columns"], one["labels"]) for one in report["excluded"]}
+    assert told == ({"min_sites": (["common"], 0)} if labels < 12 else {"rare categories": ([], 1)})
+
+
+def test_a_job_whose_tournament_does_not_fit_in_memory_is_refused_before_anything_leaves(tmp_path: Path) -> None:
+    """Its masked rows and tables would fit: 17 kB; the comparisons of 60 objects and 256 dummy rows take 45 kB."""
+    played = played_in(tmp_path)
+    config = settings_of(played).state.parent / "client.toml"
+    config.write_text("largest_state = 40_000\n" + config.read_text())
+    played.sites["north"].ledger.close()
+    session = played.sites["north"].session
+    played.sites["north"] = open_site(ClientSettings.read(config))
+    played.sites["north"].session = session
+    assert outcome(played, job("first")) == ("failed", "largest_state")
+    assert steps_sent(played) == set()
+
+
 def test_a_second_job_is_refused_by_name_before_anything_leaves_until_it_is_allowed(run: Run, tmp_path: Path) -> None:
     played = played_in(tmp_path)
     assert outcome(played, job("first")) == ("done", "")
@@ -143,7 +187,9 @@ def test_a_second_job_is_refused_by_name_before_anything_leaves_until_it_is_allo
     assert outcome(played, job("once more", seed=1)) == ("failed", "max_epsilon")
     told = run("ce-client", "budget", "--config", config, "--format", "json").json
     assert [entry["job"] for entry in told["jobs"]] == ["first", "again"]
-    assert ", nothing left: 85 objects" in run("ce-client", "budget", "--config", config).out
+    shown = run("ce-client", "budget", "--config", config).out
+    assert ", nothing left: 85 objects" in shown
+    assert "60 objects, together with other sites that hold them; 60 of them more than once" in " ".join(shown.split())
     assert (told["unit"], told["max_epsilon"]) == ("site_row", 2.0)
     assert told["spent"][0]["epsilon"] > 2.0
     assert told["spent"][0]["left"] == 0.0
@@ -189,6 +235,40 @@ def test_after_masked_words_have_left_every_failure_is_told_alike(
     assert outcome(played, job("second")) == ("failed", "max_epsilon")
     # Neither job has opened anything.
     assert Releases(settings_of(played).state).budget(DELTA).jobs == ()
+
+
+class Killed(BaseException):
+    """The process of a daemon ends."""
+
+
+def test_how_an_earlier_attempt_failed_is_not_told_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """North finds the dealer's words wrong, and is killed before it can say that it cannot go on."""
+    played, told, check = played_in(tmp_path), JobRecords.fail, SiteTables.check_dealer
+
+    def wrong(self: SiteTables, task: Any) -> None:
+        if self._context.site == "north":
+            raise ce.errors.BrokenTotals("dealt words", "products")
+        check(self, task)
+
+    def killed(self: JobRecords, *arguments: Any) -> None:
+        told(self, *arguments)
+        raise Killed
+
+    monkeypatch.setattr(SiteTables, "check_dealer", wrong)
+    monkeypatch.setattr(JobRecords, "fail", killed)
+    with pytest.raises(Killed):
+        submitted(played, job("first"))
+    played.lose_stream("north")
+    played.lose_memory("north")
+    played.connect("north")
+    played.run()
+    record = played.machine.records["first"]
+    assert (record.state, record.reason) == ("failed", f"north: {CANNOT_GO_ON}")
+    entry = JobIndex(settings_of(played).state).find("first")
+    assert entry is not None
+    assert "dealer's words were wrong in an earlier attempt" in entry.reason
 
 
 # A site that is killed.
@@ -268,7 +348,7 @@ def test_a_site_without_sealed_jobs_has_spent_nothing(run: Run, config: Path) ->
     told = run("ce-client", "budget", "--config", config, "--format", "json")
     assert told.json == {
         "unit": "site_row", "max_epsilon": 2.0, "delta": DELTA, "spent": [], "with_reservations": [], "labelled": 0,
-        "jobs": [],
+        "labelled_more_than_once": 0, "jobs": [],
     }  # fmt: skip
     assert not list(config.rglob(FILE_NAME))
 
@@ -305,9 +385,45 @@ def test_a_database_that_lacks_what_the_ledger_has_charged_is_found(run: Run, tm
 
     assert budget()["sentence"].startswith("epsilon 1.")
     assert budget()["sentence"].endswith("of 2 spent at most; ce-client budget says more")
-    (state / FILE_NAME).unlink()
+    files = [settings_of(played, site).state / FILE_NAME for site in SITES]
+    saved = {path: path.read_bytes() for path in files}
+    for path in files:
+        path.unlink()
     assert "lacks 1 of the 1 releases that the ledger has charged" in budget()["sentence"]
     assert not budget()["ok"]
+    # The daemon finds it too, the one that runs and the one that is started: objects are not charged twice.
+    assert outcome(played, job("second", seed=1)) == ("failed", "counted releases")
+    for site in SITES:
+        played.lose_memory(site)
+    assert outcome(played, job("third", seed=1)) == ("failed", "counted releases")
+    assert steps_sent(played) == set()
+    assert Releases(state).budget(DELTA).jobs == ()
+    for path, content in saved.items():
+        path.write_bytes(content)
+    assert outcome(played, job("fourth", seed=1)) == ("failed", "max_epsilon")
+
+
+def test_attempts_that_open_nothing_are_counted_at_the_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that begins a job again and again, each time after masked words have left."""
+    played = played_in(tmp_path)
+    for site in SITES:
+        config = settings_of(played, site).state.parent / "client.toml"
+        config.write_text(config.read_text() + "\n[limits]\nattempts_per_job = 3\n")
+    monkeypatch.setattr(JobRecords, "commit", lambda *_: (_ for _ in ()).throw(Killed()))
+    played.submit(job("first").definition(), "first")
+    for _ in range(4):
+        with contextlib.suppress(Killed):
+            played.run()
+        if played.machine.records["first"].state == "failed":
+            break
+        for site in SITES:
+            played.lose_stream(site)
+            played.sites[site].ledger.close()
+            played.sites[site] = open_site(ClientSettings.read(settings_of(played, site).state.parent / "client.toml"))
+            played.connect(site)
+    record = played.machine.records["first"]
+    assert (record.state, record.rule) == ("failed", "limits.attempts_per_job")
+    assert "left this site in 3 attempts" in record.reason
 
 
 def test_a_damaged_file_is_an_error_of_every_command_that_needs_it(run: Run, config: Path) -> None:

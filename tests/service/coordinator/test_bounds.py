@@ -66,6 +66,8 @@ TESTED: Mapping[str, str] = {
     "site: limits.jobs_at_once": f"{HERE}::test_as_many_jobs_as_a_site_is_in_at_once",
     "site: limits.jobs_remembered": f"{HERE}::test_as_many_jobs_as_a_site_keeps_notes_of",
     "site: limits.sites_per_job": f"{HERE}::test_a_job_of_as_many_sites_as_a_site_allows",
+    "site: limits.attempts_per_job": "../client/test_releases_and_budget.py::"
+    "test_attempts_that_open_nothing_are_counted_at_the_site",
     "site: limits.ledger_bytes": f"{HERE}::test_a_ledger_as_large_as_it_may_be",
 }
 

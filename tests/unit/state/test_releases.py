@@ -27,6 +27,7 @@ from ce.privacy.zcdp import epsilon_of, rho_of
 from ce.protocol.sealed.records import ReleaseRequest
 from ce_client.state.ledger import FILE_NAME as LEDGER
 from ce_client.state.ledger import Ledger, entries
+from ce_client.state.releases import database
 from ce_client.state.releases.database import FILE_NAME, ReleaseDatabase
 from ce_client.state.releases.job_records import JobRecords, SealedJob
 from ce_client.state.releases.keyed_ids import keyed_objects
@@ -214,7 +215,7 @@ def labelled(found: JobRecords, block: bytes, rows: range) -> None:
     found.enter(block, np.array(rows), COMMITMENTS)
 
 
-@pytest.mark.promise("An object is labelled together with other sites once, over all jobs.")
+@pytest.mark.promise("An object is labelled together with other sites once for the same own labels, over all jobs.")
 def test_an_object_is_labelled_once_with_the_same_labels_over_all_files_and_jobs(tmp_path: Path) -> None:
     rho = RHO / 8
     ledger = Lines()
@@ -237,6 +238,11 @@ def test_an_object_is_labelled_once_with_the_same_labels_over_all_files_and_jobs
     # Another label of each object: another row.
     other = records(tmp_path, "third", table(range(5, 15), shift=1))
     assert other.cost(request(10, rho, shared=10)).labelled == 0
+    budget = Releases(tmp_path).budget(DELTA)
+    assert (budget.labelled, budget.relabelled) == (6, 0)
+    labelled(opened(tmp_path, "fourth", table(range(4, 8), shift=1), rho=rho, shared=4), b"another", range(4))
+    budget = Releases(tmp_path).budget(DELTA)
+    assert (budget.labelled, budget.relabelled) == (8, 2)
 
 
 def test_an_object_is_labelled_once_in_one_job_whatever_the_block(tmp_path: Path) -> None:
@@ -428,6 +434,25 @@ def test_a_file_that_is_replaced_during_a_job_is_the_one_that_counts(tmp_path: P
     with pytest.raises(JobFailed, match="expected reserved, got none"):
         found.commit(1, b"", b"nonce", b"share")
     found.close()
+
+
+@pytest.mark.parametrize("lock", ["exclusive", "immediate"])
+def test_a_file_that_another_process_holds_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: str
+) -> None:
+    """With an exclusive lock it cannot even be opened; with the other one there is no transaction."""
+    records(tmp_path, "first", table(range(10))).reserve(request(10))
+    monkeypatch.setattr(database, "_BUSY_S", 0.0)
+    holder = sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)
+    if lock == "exclusive":
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute(f"BEGIN {lock}")
+    try:
+        with pytest.raises(ConfigError if lock == "exclusive" else JobFailed, match="another process holds it") as held:
+            records(tmp_path, "second", table(range(10))).reserve(request(10))
+    finally:
+        holder.close()
+    assert "backup, or" not in str(held.value)
 
 
 def test_a_command_beside_a_job_leaves_it_its_log(tmp_path: Path) -> None:

@@ -156,6 +156,13 @@ def labelled(labellings: Ids, spent: Iterable[Spending]) -> NDArray[np.bool_]:
     return found
 
 
+def labelled_times(database: sqlite3.Connection) -> NDArray[np.intp]:
+    """Of each object whose labels were opened to its other holders, how often, with whatever labels of this site."""
+    found = database.execute("SELECT objects FROM labels WHERE state = 'entered'").fetchall()
+    _, times = np.unique(ids_of(b"".join(objects for (objects,) in found)), return_counts=True)
+    return times
+
+
 def cost_of(
     definition: str,
     rho: float,

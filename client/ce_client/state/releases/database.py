@@ -62,6 +62,7 @@ _TABLES = (
         nonce BLOB NOT NULL,
         n_clusters INTEGER NOT NULL,
         commitments TEXT NOT NULL DEFAULT '{}',
+        objects BLOB NOT NULL DEFAULT x'',
         labellings BLOB NOT NULL DEFAULT x'',
         in_ledger TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (digest, block)
@@ -135,6 +136,8 @@ class ReleaseDatabase:
                         database.execute("ROLLBACK")  # of one that has only read
                     self._kept = database
             except sqlite3.DatabaseError as error:
+                if _busy(error):
+                    raise JobFailed(self._held(error)) from error
                 raise JobFailed(
                     f"{self.path}: cannot be read or written ({_code(error)}): see that the disk is intact and has "
                     "free space; no table of a sealed job is opened without it"
@@ -143,6 +146,12 @@ class ReleaseDatabase:
                 if database is not self._kept:
                     # What was not committed is rolled back.
                     database.close()
+
+    def _held(self, error: sqlite3.DatabaseError) -> str:
+        return (
+            f"{self.path}: another process holds it ({_code(error)}) for more than {_BUSY_S:g} s: end what has opened "
+            "it beside the daemon, such as a backup or a viewer of databases; the file itself is not damaged"
+        )
 
     def _taken(self) -> sqlite3.Connection:
         """The connection that was kept, or a new one: also where another file has taken the place of that one."""
@@ -181,6 +190,8 @@ class ReleaseDatabase:
             self._prepare(database)
         except sqlite3.DatabaseError as error:
             database.close()
+            if _busy(error):
+                raise ConfigError(self._held(error)) from error
             raise ConfigError(
                 f"{self.path}: cannot be used ({_code(error)}): it has what sealed jobs have cost; restore it from a "
                 "backup, or ask who changed it before you remove it"
@@ -226,6 +237,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _pragma(database: sqlite3.Connection, pragma: str) -> Any:
     return database.execute(f"PRAGMA {pragma}").fetchone()[0]
+
+
+def _busy(error: sqlite3.DatabaseError) -> bool:
+    """Whether another process has the file for itself; codes of SQLite have further bits for the reason."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _code(error: BaseException) -> str:

@@ -208,8 +208,15 @@ class JobRecords:
             if among(labellings, np.sort(ids_of(entered))).any():
                 raise Refused(LABELLING_RULE, "another block of this job has labelled some of the same objects")
         database.execute(
-            "UPDATE labels SET state = 'entered', commitments = ?, labellings = ? WHERE digest = ? AND block = ?",
-            (_written(commitments), stored(labellings), self._job.digest, block),
+            "UPDATE labels SET state = 'entered', commitments = ?, objects = ?, labellings = ? "
+            "WHERE digest = ? AND block = ?",
+            (
+                _written(commitments),
+                stored(self._job.keyed.objects[rows]),
+                stored(labellings),
+                self._job.digest,
+                block,
+            ),
         )
 
     def _expect(self, database: sqlite3.Connection, *states: str | None) -> str | None:
@@ -241,7 +248,7 @@ def check_key(database: sqlite3.Connection, key_check: bytes, path: ReleaseDatab
     elif found[0] != key_check:
         raise JobFailed(
             f"{path.path}: was written with another secret, so that its objects cannot be counted: put the former file "
-            "of the secret back; if it is lost, move the file to an archive"
+            "of the secret back; if it is lost, stop the daemon and move the file and the ledger to an archive"
         )
 
 

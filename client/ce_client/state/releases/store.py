@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ce.policy import Policy
+from ce_client.state.ledger import entries
 from ce_client.state.releases import allowances
-from ce_client.state.releases.accounts import Spending, largest_epsilon, rho_of_objects, spendings, usage
+from ce_client.state.releases.accounts import (
+    Spending,
+    labelled_times,
+    largest_epsilon,
+    rho_of_objects,
+    spendings,
+    usage,
+)
 from ce_client.state.releases.database import ReleaseDatabase
 from ce_client.state.releases.job_records import JobRecords, SealedJob
 from ce_client.state.releases.ledger_lines import RecordsReleases, write_lines
@@ -21,11 +30,8 @@ class Budget:
     spent: dict[float | None, int]  # how many objects have each epsilon, the largest first; None: without limit
     reserved: dict[float | None, int]  # the same, with reservations
     jobs: tuple[tuple[Spending, float | None], ...]  # the oldest first, with the epsilon of each alone
-
-    @property
-    def labelled(self) -> int:
-        """Labellings of objects, with the same labels, that were opened."""
-        return sum(len(one.entered) for one, _ in self.jobs)
+    labelled: int = 0  # different objects whose labels were opened to their other holders
+    relabelled: int = 0  # of these, objects that were labelled in more than one job
 
 
 class Releases:
@@ -44,8 +50,33 @@ class Releases:
             return Budget({}, {}, ())
         with self.database.reading() as database:
             found = spendings(database)
+            times = labelled_times(database)
         alone = tuple((one, largest_epsilon(rho_of_objects(one.objects[:1], [one]), delta)) for one in found)
-        return Budget(usage([one for one in found if one.spent], delta), usage(found, delta), alone)
+        spent, again = [one for one in found if one.spent], int((times > 1).sum())
+        return Budget(usage(spent, delta), usage(found, delta), alone, len(times), again)
+
+    def count(self) -> int:
+        """Releases that were charged."""
+        if not self.database.exists:
+            return 0
+        with self.database.reading() as database:
+            [(count,)] = database.execute("SELECT count(*) FROM releases WHERE state IN ('opening', 'failed')")
+        return int(count)
+
+    def lacking(self, ledger: Path) -> tuple[int, int]:
+        """Of the releases that the ledger has charged, how many this database lacks; and how many there are.
+
+        It lacks some if it was deleted, or restored from an old backup: then it would let objects spend twice.
+        """
+        charged = {(line["job"], line["sha256"]) for line in entries(ledger) if line["kind"] == "charge"}
+        if not charged or not self.database.exists:
+            return len(charged), len(charged)
+        known = set()
+        with self.database.reading() as database:
+            spent = database.execute("SELECT job, objects FROM releases WHERE state IN ('opening', 'failed')")
+            for job, objects in spent:
+                known.add((job, hashlib.sha256(objects).hexdigest()))
+        return len(charged - known), len(charged)
 
     def allow(self, definition: str, job: str) -> bool:
         """Allow one release of a definition beyond the policy. False: one is allowed already, and not used."""

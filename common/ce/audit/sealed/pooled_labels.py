@@ -30,7 +30,7 @@ class PooledLabels:
     held: Mapping[str, Flags] = field(repr=False)  # by site: (objects,)
     codes: Mapping[str, Codes] = field(repr=False)  # by site: (objects, M), -1: no label here
     holders: Mapping[str, tuple[str, ...]]  # by column: the sites that enrol it
-    #: Of objects that two sites hold, a site with fewer labels scores none: what its policy says.
+    #: Of objects that two sites hold, a site with fewer labels in columns that the other lacks scores none: its policy.
     min_foreign_columns: int = 0
 
     @classmethod
@@ -83,7 +83,11 @@ class PooledLabels:
         of_two = np.sum(list(self.held.values()), axis=0) == 2
         scored = {}
         for site, codes in self.codes.items():
-            few = of_two & ((codes >= 0).sum(axis=1) < self.min_foreign_columns)
+            few = np.zeros(len(self.ids), dtype=bool)
+            for other in self.codes.keys() - {site}:
+                foreign = np.array([other not in self.holders[name] for name in self.layout.names], dtype=bool)
+                few |= self.held[other] & ((codes[:, foreign] >= 0).sum(axis=1) < self.min_foreign_columns)
+            few &= of_two
             scored[site] = np.where(few[:, None], np.int32(-1), codes)
         counts = replace(self, codes=scored).counts
         best: Winners = log_scores(counts, self.layout, weights, beta).argmax(axis=1).astype(np.intp)

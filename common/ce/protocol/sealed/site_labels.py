@@ -93,8 +93,12 @@ class OwnScores:
         context = self._context
         codes = context.input.of_block(block.index)
         if len(block.members) == 2:
-            # With one other member the winner says something about the labels here: with few, it might say all.
-            few = (codes >= 0).sum(axis=1) < context.min_foreign_columns
+            # With one other member the winner says something about the labels here: with few, it might say all. What
+            # this member has enrolled itself it may know, label by label: that hides nothing from it.
+            [other] = [member for member in block.members if member != context.site]
+            columns = [context.terms.columns[at] for at in context.terms.columns_of(context.site)]
+            foreign = np.array([other not in column.holders for column in columns], dtype=bool)
+            few = (codes[:, foreign] >= 0).sum(axis=1) < context.min_foreign_columns
             codes = np.where(few[:, None], np.int32(-1), codes)
         is_first = block.members[0] == context.site
         return score_words(codes, self._categories, self._cells, self._weights if is_first else None)

@@ -37,7 +37,7 @@ class ColumnClaim:
     soft: bool
     categories: Categories = field(repr=False)
     written: Written = None
-    labels: int = 0  # of its objects that have one, at most MOST_SHOWN
+    labels: int = 0  # of its objects that have one, at most MOST_SHOWN; in sealed jobs so many, or 0
 
     @property
     def summary(self) -> ColumnSummary:
@@ -142,18 +142,22 @@ def enrolment_digest(summaries: Mapping[str, EnrolmentSummary], private: Mapping
     return hashlib.sha256(joined(*parts)).digest()
 
 
-def enrol(table: LabelTable, votes: bool, job_key: bytes | None = None) -> Enrolment:
-    """A table's objects, and the columns that the model uses (classifiers where it takes `votes`)."""
+def enrol(table: LabelTable, votes: bool, job_key: bytes | None = None, *, least: int | None = None) -> Enrolment:
+    """A table's objects, and the columns that the model uses (classifiers where it takes `votes`).
+
+    `least`: a sealed job, in which no exact count of labels leaves: a column tells whether it has so many labels, which
+    is all that the minimums of the sites need, and not how many. None: another job.
+    """
     columns = table.columns if votes else table.clusterings
     if job_key is None:
-        return Enrolment(table.ids, tuple(_claim(column, column.categories) for column in columns))
+        return Enrolment(table.ids, tuple(_claim(column, column.categories, least) for column in columns))
     objects = pseudonyms(job_key, table.ids).view("V16").reshape(-1)
     # The classes of classifiers are the job's, so that they are not sent again.
     # Sorted: the order in which a site writes its categories would line them up with those of another job.
     shown: dict[str, Categories] = {
         column.name: tuple(sorted(map(str, column.categories))) for column in with_tokens(table, job_key).clusterings
     }
-    return Enrolment(objects, tuple(_claim(column, shown.get(column.name, ())) for column in columns))
+    return Enrolment(objects, tuple(_claim(column, shown.get(column.name, ()), least) for column in columns))
 
 
 def by_pseudonym(table: LabelTable, job_key: bytes) -> LabelTable:
@@ -175,8 +179,10 @@ def with_tokens(table: LabelTable, job_key: bytes) -> LabelTable:
     )
 
 
-def _claim(column: Column, shown: Categories) -> ColumnClaim:
+def _claim(column: Column, shown: Categories, least: int | None) -> ColumnClaim:
     labels = min(int(column.observed.sum()), MOST_SHOWN)
+    if least is not None:
+        labels = MOST_SHOWN if labels >= min(least, MOST_SHOWN) else 0
     return ColumnClaim(column.name, column.kind, column.soft, shown, _written(column), labels)
 
 
