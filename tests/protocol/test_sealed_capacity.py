@@ -95,7 +95,7 @@ def test_a_model_has_the_modes_that_its_jobs_have() -> None:
 def test_memory_of_the_tournament(rows: int, clusters: int, members: int) -> None:
     """The first level at the last member, which holds most: its peak is what the formula says, to a tenth."""
     seeds, context = [bytes([s]) * 32 for s in range(members)], b"c" * 32
-    corrections = next(data for _, data in argmax_dealer.corrections(seeds, context, rows, clusters + 1))
+    corrections = b"".join(next(parts for _, parts in argmax_dealer.corrections(seeds, context, rows, clusters + 1)))
 
     def level() -> None:
         words = np.zeros((clusters + 1, rows), dtype=np.uint32)
