@@ -155,7 +155,7 @@ class PermutedRows:
 
 
 def _of_all_sizes(stream: Stream, shape: tuple[int, ...]) -> NDArray[np.int64]:
-    """Random numbers of 0 to _SCORE_BITS bits; as many have n bits, or fewer, as have n + 1."""
+    """Random numbers below 2^n: in one half n is 0 to _SCORE_BITS, in the other one of the highest _HIGH_BITS."""
     drawn = stream.words(shape, np.uint32)
     fewer = np.where(drawn >> np.uint32(31), drawn % np.uint32(_SCORE_BITS + 1), drawn % np.uint32(_HIGH_BITS))
     mask = np.uint32(2**_SCORE_BITS - 1) >> fewer.astype(np.uint32)
