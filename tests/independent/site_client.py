@@ -589,7 +589,6 @@ class Client:
                     site_pb2.FEATURE_CHECKPOINTS,
                     site_pb2.FEATURE_BLIND,
                     site_pb2.FEATURE_SOFT_LABELS,
-                    site_pb2.FEATURE_SEALED,
                 ],
             )
             self._frames.put(site_pb2.SiteFrame(hello=hello))
