@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes = NDArray[np.uint8]
+#: The system may map up to this many bytes before and behind those that are read, too: a huge page.
+_AROUND = 2**21
 
 
 class Room(Protocol):
@@ -50,5 +52,5 @@ def give_back(array: NDArray[Any], begin: int, end: int) -> None:
     mapped: Any = whole.base.obj if isinstance(whole.base, memoryview) else whole.base
     if isinstance(mapped, mmap.mmap):
         at = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
-        first = (at + begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_DONTNEED, first, at + end - first)
+        first = max(at + begin - _AROUND, 0) // mmap.PAGESIZE * mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, first, min(at + end + _AROUND, len(mapped)) - first)
