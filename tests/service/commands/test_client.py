@@ -54,6 +54,8 @@ COMMANDS = (
         "decline",
         "allow-roster",
         "allow-definition",
+        "allow-release",
+        "budget",
         "allow-redraw",
     ),
     *("ledger", "forget", "completion"),
@@ -294,7 +296,7 @@ def test_check_of_a_site_that_can_take_part(run: Run, deployment: Deployment) ->
     assert checked.json["ok"]
     assert [check["check"] for check in checked.json["checks"]] == [
         *("configuration", "certificate", "expiry", "policy", "rules", "peers", "labels", "results", "state"),
-        *("ledger", "definitions", "coordinator", "clock"),
+        *("ledger", "definitions", "budget", "coordinator", "clock"),
     ]
     # The daemon that is connected was not disturbed.
     assert not [event for event in deployment.processes["north"].events if event["event"] == "disconnected"]
