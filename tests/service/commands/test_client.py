@@ -55,10 +55,9 @@ COMMANDS = (
         "allow-roster",
         "allow-definition",
         "allow-release",
-        "budget",
         "allow-redraw",
     ),
-    *("ledger", "forget", "completion"),
+    *("ledger", "budget", "forget", "completion"),
 )
 SITES = ("east", "north", "south")
 
