@@ -19,7 +19,7 @@ from ce.privacy.pair_keys import EphemeralKey
 from ce.protocol.keys import handshake
 from ce.protocol.keys.handshake import Handshake
 from ce.protocol.messages.steps import Step
-from ce.protocol.sealed import coordinator
+from ce.protocol.sealed import coordinator, site_release
 from ce.protocol.sealed import site as sealed_site
 from ce.protocol.sealed.channel import Channel
 from ce.protocol.sealed.site_input import SiteContext
@@ -381,6 +381,7 @@ def test_a_model_that_is_replaced_is_noticed(cases: Cases, monkeypatch: pytest.M
         return dataclasses.replace(found, weights=found.weights[order], beta=found.beta[:, order])
 
     monkeypatch.setattr(coordinator, "fit_model", turned)
+    monkeypatch.setattr(site_release, "check_model", lambda terms, cells, model: None)
     monkeypatch.setattr(JobRecords, "accept_model", lambda self, model: None)
     expect_violation(cases, "accepts another model", COORDINATOR, "compare")
 

@@ -274,5 +274,5 @@ def test_names_of_tags() -> None:
         assert not ArrayName(mac).is_claims
         assert ArrayName(mac).fraction_bits({}) == 0
     assert not ArrayName.of_box("mac").is_mac
-    with pytest.raises(MessageError, match="a box has no tag"):
+    with pytest.raises(MessageError, match="what is passed on has no tag"):
         _ = ArrayName.of_box("east").mac

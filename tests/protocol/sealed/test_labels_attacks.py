@@ -66,10 +66,11 @@ class NowhereDealer(FairDealer):
 
     def corrections(
         self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
-    ) -> Iterator[tuple[int, bytes]]:
-        for level, data in super().corrections(context, seeds, rows, candidates):
+    ) -> Iterator[tuple[int, Iterable[bytes]]]:
+        for level, parts in super().corrections(context, seeds, rows, candidates):
+            data = b"".join(parts)
             if level < len(level_comparisons(rows, candidates)) - 1:
-                yield level, data
+                yield level, [data]
                 continue
             mask = np.sum([drawn(seed, context, level, 0, rows).mask for seed in seeds], axis=0, dtype=np.uint32)
             digit = ((mask >> np.uint32(24)) % 16).astype(np.int64)
@@ -77,7 +78,7 @@ class NowhereDealer(FairDealer):
             turned = found.thermometers.copy()
             for shift in range(3, 13):
                 turned[6] ^= np.where(digit + shift < 16, 1 << (digit + shift), 0).astype(np.uint16)
-            yield level, replace(found, thermometers=turned).to_bytes()
+            yield level, [replace(found, thermometers=turned).to_bytes()]
 
 
 @pytest.mark.parametrize("members", ["ab", "abc", "abcde"])
@@ -97,14 +98,15 @@ class NoCandidateDealer(FairDealer):
 
     def corrections(
         self, context: bytes, seeds: Sequence[bytes], rows: int, candidates: int
-    ) -> Iterator[tuple[int, bytes]]:
-        for level, data in super().corrections(context, seeds, rows, candidates):
+    ) -> Iterator[tuple[int, Iterable[bytes]]]:
+        for level, parts in super().corrections(context, seeds, rows, candidates):
+            data = b"".join(parts)
             if level == 0:
                 found = Corrections.from_bytes(data, level_comparisons(rows, candidates)[0])
                 moved = found.masked_word.copy()
                 moved.reshape(-1, rows)[0, self.rows()] += np.uint32(16)
                 data = replace(found, masked_word=moved).to_bytes()
-            yield level, data
+            yield level, [data]
 
 
 @pytest.mark.parametrize("seed", range(3))
