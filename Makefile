@@ -4,10 +4,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_TO_BENCH := $(VENV)/.ready-to-bench
 
 MINUTES ?= 20
 
-.PHONY: help demo test test-slow faults soak lab scale check check-deploy format docs proto bench wheels pin-hashes pin-images rehearse release sbom audit clean
+.PHONY: help demo test test-slow faults soak lab scale check check-deploy format docs proto bench bench-full wheels pin-hashes pin-images rehearse release sbom audit clean
 
 help:
 	@echo "make demo       a coordinator and four sites, as processes over mutual TLS, on the example labels"
@@ -22,7 +23,8 @@ help:
 	@echo "make format     format the code"
 	@echo "make docs       write the pages of docs/ that say what the code declares"
 	@echo "make proto      generate the stubs of the wire contract again"
-	@echo "make bench      benchmarks: ratios measured in one run"
+	@echo "make bench      benchmarks: promised ratios, measured in one run of some minutes (ARGS='--only engine')"
+	@echo "make bench-full  more turns, and what takes long (ARGS='--before OTHER/.venv/bin/python --data FOLDER')"
 	@echo "make wheels     fetch what the images are built from, for a build without a network"
 	@echo "make pin-hashes, make pin-images   write the hashes of packages, and the digest of the base image, into deploy/"
 	@echo "make rehearse   docker-compose.yml for real, also with a lost network and a killed coordinator; needs docker"
@@ -76,12 +78,16 @@ docs: $(READY)
 proto: $(READY)
 	$(BIN)/python proto/generate.py
 
-bench: $(READY)
-	$(BIN)/python benchmarks/bench_engine.py
-	$(BIN)/python benchmarks/bench_service.py
-	$(BIN)/python benchmarks/bench_masks.py
-	$(BIN)/python benchmarks/bench_randomised.py
-	$(BIN)/python benchmarks/bench_sealed.py
+# Other software to compare with, and pictures: only the benchmarks need them.
+$(READY_TO_BENCH): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@
+
+bench: $(READY_TO_BENCH)
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-full: $(READY_TO_BENCH)
+	$(BIN)/python benchmarks/run.py --full $(ARGS)
 
 wheels: $(READY)
 	rm -f deploy/wheels/*.whl
@@ -101,7 +107,7 @@ release: $(READY)
 
 sbom: $(READY)
 	@mkdir -p build
-	$(BIN)/python deploy/sbom.py --extra parquet > build/ce.cdx.json
+	$(BIN)/python deploy/sbom.py --extra fast --extra parquet > build/ce.cdx.json
 
 audit: $(READY)
 	@$(BIN)/python deploy/audit.py

@@ -21,7 +21,7 @@ PATIENCE_S = 120
 
 def pinned() -> str:
     """All distributions that are installed for ce, as pip-audit reads them."""
-    found, _ = sbom.installed(sbom.ROOT, ["parquet"])
+    found, _ = sbom.installed(sbom.ROOT, ["fast", "parquet"])
     return "".join(f"{name}=={own.version}\n" for name, own in sorted(found.items()) if name != sbom.ROOT)
 
 

@@ -30,6 +30,7 @@ from rich.table import Table
 
 import ce
 from ce.cli.report import Consensus
+from ce.kernels.warmup import warm_up
 from ce.simulation import SiteResult
 
 HERE = Path(__file__).resolve().parent
@@ -47,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("build/demo"), help="where the results go")
     out = parser.parse_args().out
+    warm_up(print)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ce-demo-") as directory:
         play(Path(directory), out)

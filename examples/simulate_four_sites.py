@@ -23,7 +23,7 @@ def by_id(result: ce.Simulation) -> dict[str, np.ndarray]:
 
 
 def main() -> dict[str, bool]:
-    job = ce.Job(clusters=5, restarts=1, seed=0, max_iterations=8)
+    job = ce.Job(clusters=5, restarts=1, seed=0, max_iterations=8, local_loops=1)
     same = {}
 
     # One table, which is cut in three ways.

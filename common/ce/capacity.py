@@ -8,20 +8,23 @@ words. Sealed jobs have formulas of their own: `ce.sealed_capacity`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ce.declarations.capacity_facts import WORD, Arrays, CapacityFacts
 from ce.declarations.declaration import ModelDeclaration
 from ce.declarations.registry import DEFAULT, find_model
 from ce.errors import ConfigError
-from ce.job import PRIVACY
+from ce.job import PRECISIONS, PRIVACY
 from ce.privacy.list_lengths import POINT_SIZE, list_length
 
 FRAME = 2**20
 
 # On the wire: bytes around an array, a message, each further frame of a message; and of an array that a task asks for.
 AROUND_ARRAY, AROUND_MESSAGE, AROUND_FRAME, ASKED = 32, 80, 40, 28
+#: Bytes of a word or a message in single precision, and the largest total of such words (`ce.ring`).
+SHORT, LARGEST_SHORT = 4, 2**10
 #: A tag that travels with the words of a scope (blind).
 TAG = 24
 #: An encrypted decision (blind): nonce, tag, and the digest of the state that it follows from.
@@ -67,6 +70,7 @@ class Size:
     iterations: int = 300
     model: str = DEFAULT
     privacy: str = "masked"
+    precision: Literal["double", "single"] = "double"
 
     def __post_init__(self) -> None:
         if self.privacy not in PRIVACY:
@@ -75,6 +79,10 @@ class Size:
             raise ConfigError(f'model {self.model} has no jobs with privacy = "{self.privacy}"')
         if self.declaration.capacity is None and not self.declaration.sealed:
             raise ConfigError(f"model {self.model} does not declare what a job of it takes (capacity)")
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"precision is one of {', '.join(PRECISIONS)}")
+        if self.precision != "double" and "precision" not in self.declaration.options:
+            raise ConfigError(f'model {self.model} has no jobs with precision = "{self.precision}"')
         for key in ("sites", "objects", "columns", "categories", "clusters", "starts"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} is a whole number of at least 1")
@@ -106,6 +114,30 @@ class Size:
     def width(self) -> int:
         """Bytes of one number for each start and cluster."""
         return WORD * self.starts * self.clusters
+
+    @property
+    def message_width(self) -> int:
+        """Bytes of the message of one object, for all starts."""
+        return self.width if self.precision == "double" else SHORT * self.starts * self.clusters
+
+    @property
+    def sums_width(self) -> int:
+        """Bytes of the sums of one object; short where what its labels in all columns add up to is small enough."""
+        short = self.all_columns * self.facts.largest_term <= LARGEST_SHORT
+        return self.message_width if short else self.width
+
+    @property
+    def column_sums_width(self) -> int:
+        """Bytes of the sums of one category. Those of few objects are short, too: of models with one pass over the
+        cells, if they need no more bits than object sums do."""
+        most: float = LARGEST_SHORT
+        if self.facts.phases == 1:
+            most = 2.0 ** math.ceil(math.log2(self.all_columns)) if self.all_columns <= LARGEST_SHORT else 0.0
+        return self.message_width if self.shared + self.sites * self.private <= most else self.width
+
+    @property
+    def all_columns(self) -> int:
+        return self.shared_columns + self.sites * (self.columns - self.shared_columns)
 
     @property
     def shared_categories(self) -> int:
@@ -152,7 +184,7 @@ def exchanges(size: Size) -> int:
 def iteration_traffic(size: Size) -> Traffic:
     """One iteration of one site."""
     facts = size.facts
-    words = size.width * (size.shared + size.shared_categories)
+    words = size.sums_width * size.shared + size.column_sums_width * size.shared_categories
     arrays = (size.shared > 0) + (size.shared_columns > 0)
     up = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
     if size.privacy == "blind":
@@ -165,7 +197,8 @@ def iteration_traffic(size: Size) -> Traffic:
         down = _message(words + size.per_start(facts.shares_answered), arrays + facts.shares)
         asked = ASKED * (2 * arrays + 1 + facts.shares + share)
         return Traffic(down + tags + decision * share + asked, up + tags + decision * share + asks)
-    down = _message(words + size.per_start(facts.globals_sent), arrays + sum(facts.globals_sent))
+    reals = size.message_width * size.shared + size.width * size.shared_categories
+    down = _message(reals + size.per_start(facts.globals_sent), arrays + sum(facts.globals_sent))
     down += ASKED * (arrays + facts.shares)
     return Traffic(down, up) + Traffic(AROUND_MESSAGE, AROUND_MESSAGE).times(int(size.twice))
 
@@ -187,8 +220,8 @@ def rounds_traffic(size: Size) -> Traffic:
         opening += Traffic(*2 * [_tags(1 + some * (1 + size.shared_columns))])
     total = opening + iteration_traffic(size).times(size.iterations + 1)
     # In the first iteration no beta is sent, because sites draw it; a two-phase model is sent no message either.
-    unsent = size.width * (size.shared_categories + (size.shared if size.facts.phases == 2 else 0))
-    total += Traffic(0 if blind else -unsent, -size.width * size.shared_categories if size.twice else 0)
+    unsent = size.width * size.shared_categories + (size.message_width * size.shared if size.facts.phases == 2 else 0)
+    total += Traffic(0 if blind else -unsent, -size.column_sums_width * size.shared_categories if size.twice else 0)
     if size.votes:
         votes, agreement = WORD * k * n, WORD * k**2
         voting = Traffic(_message(0, 0), _message(votes, some)) + Traffic(_message(0, 0), _message(agreement, 1))
@@ -282,7 +315,7 @@ def coordinator_checkpoint(size: Size) -> float:
 def site_checkpoint(size: Size) -> float:
     """One checkpoint of a job at a site: its state, and its last answer."""
     private = size.facts.checkpoint_at_site.of(size.private, size.starts, size.clusters)
-    answer = size.width * (size.shared + size.shared_categories)
+    answer = size.sums_width * size.shared + size.column_sums_width * size.shared_categories
     beta = 3 * size.width * size.columns * size.categories
     return private + answer + beta + (_home_checkpoint(size) if size.privacy == "blind" else 0.0)
 

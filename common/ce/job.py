@@ -39,6 +39,13 @@ UNITS = ("site_row", "label", "object")
 EXACT = "exact"
 #: Keys that only sealed jobs have; in the definition of another job they are not written.
 SEALED_KEYS = ("epsilon", "delta", "collusion", "unit")
+#: Keys whose default the model declares.
+DECLARED_KEYS = ("restarts", "max_iterations", "local_loops", "smoothing")
+_AS_DECLARED: Any = None
+#: Keys that are written only where they are not the default: definitions stay what they were before there were any.
+LATER_KEYS = ("halving", "precision")
+#: Of words and messages in the exchanges of an iteration: 64 bits, or 32 where they suffice (`ce.ring`).
+PRECISIONS = ("double", "single")
 #: Keys that change no total of a job: what it is called, how long it may take, and who sees its totals.
 NOT_IN_TOTALS = ("name", "deadlines", "privacy")
 
@@ -70,16 +77,18 @@ class Job:
     clusters: int | Literal["auto"] | None = None
     classes: int | tuple[int, ...] | tuple[str, ...] | None = None
     sites: tuple[str, ...] = ()
-    restarts: int = 5
+    restarts: int = _AS_DECLARED  # None: as the model declares it: 5, or 20 for mixture
     seed: int = 0
-    max_iterations: int | None = None  # None: as the model declares it: 300, or 10 for bc3e
+    max_iterations: int = _AS_DECLARED  # None: as the model declares it: 300, or 10 for bc3e
     tolerance: float = 1e-6
     privacy: str = ""  # "": "masked", or "sealed" for a model that has no other mode
     schedule: str = "joint"
-    local_loops: int = 1
-    smoothing: float = 0.01
+    local_loops: int = _AS_DECLARED  # None: as the model declares it: 10 for bce, else 1
+    smoothing: float = _AS_DECLARED  # None: as the model declares it: 1 for mixture, else 0.01
+    halving: bool | None = None  # bce, mixture: drop hopeless starts; None: where that loses nothing
     posterior: str = "joint"  # bc3e: "joint" | "factorised"
     start: str = "votes"  # bc3e: "votes" | "diffused"
+    precision: str = "double"  # of the exchanges of an iteration: "double" | "single", which halves their bytes
     epsilon: float | Literal["exact"] = 2.0  # sealed: how much the tables may tell; "exact": without noise
     delta: float = 1e-6  # sealed
     collusion: int = 1  # sealed: so many sites may put together what they know
@@ -105,16 +114,20 @@ class Job:
         self._refuse_start_from_pairs()
         self._choose("start", ("votes", "diffused"))
         self._choose("on_dropout", ("wait", "fail", "continue"))
-        if self.max_iterations is None:
-            object.__setattr__(self, "max_iterations", declaration.max_iterations)
+        for key in DECLARED_KEYS:
+            if getattr(self, key) is None:
+                object.__setattr__(self, key, getattr(declaration, key))
         self._whole("restarts", 1, MOST_RESTARTS)
         self._whole("max_iterations", 0)
         self._whole("local_loops", 1)
+        if not (self.halving is None or isinstance(self.halving, bool)):
+            raise ConfigError("halving is true or false")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise ConfigError("seed is a whole number")
         for key in ("tolerance", "smoothing"):
             if not _is_number(getattr(self, key)) or not 0 <= getattr(self, key) <= LARGEST_COUNT:
                 raise ConfigError(f"{key} is a number from 0 to {LARGEST_COUNT:,}")
+        self._check_precision(declaration)
         sites: Any = self.sites
         if not isinstance(sites, (list, tuple)) or not all(isinstance(site, str) and site for site in sites):
             raise ConfigError('sites is a list of site names, like ["north", "south"]')
@@ -128,12 +141,6 @@ class Job:
             raise ConfigError("deadlines is a table of enrol_s, round_s and job_s")
         self._check_outcome(declaration)
         self._check_noise()
-
-    @property
-    def iterations(self) -> int:
-        """`max_iterations`, which a job fills in when it is not given."""
-        assert self.max_iterations is not None
-        return self.max_iterations
 
     def _check_outcome(self, declaration: ModelDeclaration) -> None:
         """clusters or classes, whichever the model needs."""
@@ -159,6 +166,17 @@ class Job:
         if not isinstance(names, (list, tuple)) or not _are_names(names) or len(set(names)) < max(len(names), 2):
             raise ConfigError('classes is a number, or at least two different names, like ["benign", "malign"]')
         object.__setattr__(self, "classes", tuple(names))
+
+    def _check_precision(self, declaration: ModelDeclaration) -> None:
+        self._choose("precision", PRECISIONS)
+        if self.precision != "double" and "precision" not in declaration.options:
+            able = " and ".join(one.name for one in BUILT_IN if "precision" in one.options)
+            raise ConfigError(f'precision = "{self.precision}" is for {able}; {self.model} has 64-bit words only')
+        if self.precision != "double" and self.smoothing == 0:
+            raise ConfigError(
+                f'precision = "{self.precision}" needs smoothing above 0: without it, chances that short words cannot '
+                "tell from zero stay zero"
+            )
 
     def _check_noise(self) -> None:
         """The keys of sealed jobs. In another job they would say nothing, and somebody could rely on them."""
@@ -218,8 +236,11 @@ class Job:
         return json.dumps(self._written(), sort_keys=True, separators=(",", ":")).encode()
 
     def _written(self) -> dict[str, Any]:
-        """All keys, without those of sealed jobs in another: a definition stays what it was before there were any."""
-        return {key: value for key, value in asdict(self).items() if self.sealed or key not in SEALED_KEYS}
+        """All keys, without those that the job does not have: a definition stays what it was before there were any."""
+        default = {key: Job.__dataclass_fields__[key].default for key in LATER_KEYS}
+        left_out = {key for key in LATER_KEYS if getattr(self, key) == default[key]}
+        left_out |= set() if self.sealed else set(SEALED_KEYS)
+        return {key: value for key, value in asdict(self).items() if key not in left_out}
 
     def disclosure_definition(self) -> bytes:
         """What determines the totals of this job: its definition without name, deadlines and privacy.

@@ -53,6 +53,9 @@ start; both ways up to three more arrays, tags of 24 bytes. bc3e counts votes, t
 more from each site. A mixture with objects and columns that are shared takes two exchanges for an iteration, with as
 many bytes.
 
+With `precision = "single"` B n is half as much in both directions, as long as there are at most {short:,} different
+clusterings; for mixture only to the site. Column sums and beta, B q, stay as they are, and memory is at most as above.
+
 What only one site holds costs nothing on the wire, beside the {pseudonym} + {position} bytes of each object to enrol.
 Counted are messages as gRPC is given them; what HTTP/2, TLS and TCP add comes on top.
 """
@@ -153,6 +156,7 @@ def page() -> str:
                 token=capacity.TOKEN,
                 credentials=capacity.CREDENTIALS,
                 claim=capacity.CLAIM,
+                short=capacity.LARGEST_SHORT,
                 sent=_by_model("globals_sent"),
                 asked=_by_model("shares_answered"),
             ),

@@ -73,7 +73,11 @@ JOB: dict[str, tuple[str, str | None, str]] = {
         "The classes, by name as the classifiers spell them, or how many (then they are 0, 1, ...).",
     ),
     "sites": ("a list of texts", None, "Who takes part, by the names in their certificates."),
-    "restarts": ("a whole number", None, f"Starts, side by side; the best bound wins. 1 to {MOST_RESTARTS:,}."),
+    "restarts": (
+        "a whole number",
+        "5; 20 for mixture",
+        f"Starts, side by side; the best bound wins. 1 to {MOST_RESTARTS:,}.",
+    ),
     "seed": (
         "a whole number",
         None,
@@ -114,8 +118,24 @@ JOB: dict[str, tuple[str, str | None, str]] = {
         "pairs: what epsilon is about: one site's labels of an object, one label, or all labels of an object.",
     ),
     "schedule": ("one of joint, newton", None, "bce: how alpha is learnt."),
-    "local_loops": ("a whole number", None, "Passes per iteration over columns that one site alone holds."),
-    "smoothing": ("a number", None, "Pseudo-count of every entry of beta."),
+    "local_loops": (
+        "a whole number",
+        "10 for bce, else 1",
+        "Passes per iteration over columns that one site alone holds. More mean more work at the sites and fewer "
+        "exchanges; the result then depends on which site holds what.",
+    ),
+    "smoothing": ("a number", "1 for mixture, else 0.01", "Pseudo-count of every entry of beta."),
+    "halving": (
+        "true or false",
+        "true for mixture; for bce true with local loops where every shared object is at all sites, and no column",
+        "Whether hopeless starts are dropped: of bce the worse half, once; of mixture again and again.",
+    ),
+    "precision": (
+        "one of double, single",
+        None,
+        "Bits of object sums and messages in an iteration: 64, or 32 where sums keep at least 20 fraction bits "
+        "([capacity](capacity.md)).",
+    ),
     "posterior": ("one of joint, factorised", None, "bc3e: factorised is the paper's, and mutes the clusterings."),
     "start": ("one of votes, diffused", None, "bc3e: the votes as they are, or spread over the clusterings first."),
     "on_dropout": (

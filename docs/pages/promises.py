@@ -26,6 +26,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "The bound never decreases, and is the one of the papers.",
         "Every step of a model maximises the bound over its block.",
         "plain, masked and blind give the same bits.",
+        "Compiled kernels and numpy's give the same bits.",
         "Every transport gives the same bits: in process, gRPC, real daemons.",
         "A site written from the documents alone takes part in jobs beside real daemons.",
         "The number of threads, the size of tiles and the order of rows, columns and sites change no bit.",

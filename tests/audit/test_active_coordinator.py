@@ -32,7 +32,7 @@ EXACT = pytest.approx(1.0)
 
 def probed(job: Any, questions: list[Any], exchanges: int = 100) -> tuple[list[float], int]:
     """The scores of an attack by reset and probe, and how many exchanges it took."""
-    asked = replace(job.job, max_iterations=exchanges, tolerance=0.0, schedule="newton")
+    asked = replace(job.job, max_iterations=exchanges, tolerance=0.0, schedule="newton", local_loops=1)
     attackers: list[ResetAndProbe] = []
 
     def wrap(inner: Any) -> ResetAndProbe:

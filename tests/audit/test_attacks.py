@@ -123,7 +123,7 @@ def test_public_starts_decode_to_every_label_and_secret_ones_to_none(
 ) -> None:
     tables = ensembles["five single columns"]
     job = staged(tables, "masked", model=model)
-    public = record(replace(job.job, max_iterations=1), tables, "masked", None)
+    public = record(replace(job.job, max_iterations=1, local_loops=1), tables, "masked", None)
     truth = Truth(public, tables)
     view = CoordinatorView.of(public, job.job.seed, public_starts=True)
     guesses = decode_starts(view, truth.questions())

@@ -41,7 +41,10 @@ COLUMNS = {"wine, four sites": 5, "digits": 10, "noisy, four sites": 3, "noisy, 
 SLOW = ("digits", "noisy, five sites", "many objects")
 ROWS = {"wine in rows, four sites": 3, "noisy in rows, five sites": 4}
 #: Where an attack breaks the promise (docs/audit.md, finding 1): it must be reported as a leak, and no other may be.
-BROKEN = {"wine, four sites": {"fitting", "trajectories", "alternating"}, "digits": {"clustered residuals"}}
+BROKEN = {
+    "wine, four sites": {"trajectories", "alternating", "clustered residuals"},
+    "digits": {"clustered residuals", "fitting"},
+}
 
 
 @pytest.fixture(autouse=True)

@@ -48,7 +48,7 @@ EXCEPTED: dict[str, str] = {
     "ce audit   # the built-in example: four organisations": "takes half a minute; tests/audit runs it with one attack",
     ". .venv/bin/activate": "the tests run in that environment",
     "kill %1 %2 %3": "jobs of the reader's own shell; here the stage ends its daemons",
-    "pip install .": _INSTALL,
+    "pip install '.[fast]'": _INSTALL,
     "/opt/ce/bin/pip install ce-*.whl": _INSTALL,
 }
 

@@ -116,20 +116,20 @@ def test_a_keystream_that_is_used_again_after_a_restart_is_noticed(
 ) -> None:
     """Keys that outlive a process, and masks that are not bound to an epoch: either alone would not be enough."""
     keys: dict[str, EphemeralKey] = {}
-    init, pair_key, context = Handshake.__init__, EphemeralKey.pair_key, MaskBinding._context
+    init, pair_key, context = Handshake.__init__, EphemeralKey.pair_key, MaskBinding._pair_contexts
 
     def with_a_key_that_lasts(self: Handshake, attempt: Any, site: str, *rest: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(handshake, "EphemeralKey", lambda: keys.setdefault(site, EphemeralKey()))
             init(self, attempt, site, *rest)
 
-    def of_no_epoch(self: Any, *where: Any) -> bytes:
+    def of_no_epoch(self: Any, *where: Any) -> dict[str, bytes]:
         self._attempt = b""
         return context(self, *where)
 
     monkeypatch.setattr(EphemeralKey, "pair_key", lambda self, public, *context: pair_key(self, public))
     monkeypatch.setattr(Handshake, "__init__", with_a_key_that_lasts)
-    monkeypatch.setattr(MaskBinding, "_context", of_no_epoch)
+    monkeypatch.setattr(MaskBinding, "_pair_contexts", of_no_epoch)
     _found(cases, "uses a keystream twice", range(4, 240, 12))
 
 

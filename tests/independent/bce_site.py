@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from keys_and_masks import Array, CannotGoOn, joined, require
 
-HOLD, NEWTON = 50, 10  # iterations with alpha held, then with Newton's method
+HOLD, NEWTON = 8, 3  # iterations with alpha held at least, then with Newton's method
 Shape = tuple[int, ...]
 lgamma = np.vectorize(math.lgamma, otypes=[float])
 
@@ -89,6 +89,7 @@ class Start:
     """The state of one start."""
 
     alpha: Array  # (k)
+    learning: float  # how many iterations have learnt alpha; 0: it is held
     beta: dict[int, Array]  # by column, (k, categories)
     g: Array  # (k, private objects)
     entered: dict[int, Array] = field(default_factory=dict)  # beta when the last iteration was entered
@@ -157,7 +158,7 @@ class Bce:
         elif step == "counts":
             down |= {f"block/{b}/{name}": (size,) for b, size in sizes.items() for name in ("labels", "hidden")}
         elif step == "sums":
-            down["global/alpha"] = (t, k)
+            down |= {"global/alpha": (t, k), "global/learning": (t,)}
             down |= {f"block/{b}/message": (t, k, size) for b, size in sizes.items()}
             if task.iteration > 1:
                 down |= {f"columns/{g}/beta": (t, k, width) for g, width in widths.items()}
@@ -166,7 +167,7 @@ class Bce:
             up |= {"global/bound": ((t,), self.bits["bound"]), "global/moved": ((t,), 0)}
             up |= {f"global/{name}": ((t, w), self.bits[name]) for name, w in self._shares_of(task.iteration).items()}
         elif step == "finish":
-            down["global/alpha"] = (1, k)
+            down |= {"global/alpha": (1, k), "global/learning": (1,)}
             down |= {f"block/{b}/memberships": (k, size) for b, size in sizes.items()}
             down |= {f"block/{b}/labelled": (1, size) for b, size in sizes.items()}
             up["global/sizes"] = ((k,), 0)
@@ -178,9 +179,7 @@ class Bce:
     def _shares_of(self, iteration: int) -> dict[str, int]:
         if iteration <= HOLD:
             return {}
-        if not self.joint or iteration <= HOLD + NEWTON:
-            return {"mean_log": self.k}
-        return {"rise": self.k + 1, "fall": self.k + 1}
+        return {"mean_log": self.k} | ({"rise": self.k + 1, "fall": self.k + 1} if self.joint else {})
 
     def answer(self, step: str, task: Any, sent: dict[str, Array]) -> dict[str, Array]:
         if step == "open":
@@ -220,7 +219,7 @@ class Bce:
 
     def _iterate(self, task: Any, sent: dict[str, Array]) -> dict[str, Array]:
         if task.iteration == 1:
-            self.running = {t: self._begin(t, sent["global/alpha"][at]) for at, t in enumerate(task.starts)}
+            self.running = {t: self._begin(t, at, sent) for at, t in enumerate(task.starts)}
         else:
             self._stop(task.stop)
             self.retries += len(task.retry)
@@ -232,13 +231,14 @@ class Bce:
         answers = [self._contribute(self.running[t], at, sent) for at, t in enumerate(task.starts)]
         return {name: np.stack([answer[name] for answer in answers]) for name in answers[0]}
 
-    def _begin(self, start: int, alpha: Array) -> Start:
+    def _begin(self, start: int, at: int, sent: dict[str, Array]) -> Start:
+        alpha = sent["global/alpha"][at]
         beta = {c.index: drawn(c.start_key, start, c.name, c.tokens, self.k) for c in self.columns}
         g = alpha[:, None] + self.counts[self.private] / self.k
-        return Start(alpha, beta, g, entered=beta)
+        return Start(alpha, float(sent["global/learning"][at]), beta, g, entered=beta)
 
     def _adopt(self, start: Start, retry: bool, at: int, sent: dict[str, Array]) -> None:
-        """Steps 2 to 5: columns, alpha, private objects."""
+        """Steps 2 to 5: columns, globals, private objects."""
         if retry:
             start.beta = dict(start.entered)
         else:
@@ -249,7 +249,7 @@ class Bce:
                     self._replace(start, c, new)
             self._step_columns(start)
         start.entered = dict(start.beta)
-        start.alpha = sent["global/alpha"][at]
+        start.alpha, start.learning = sent["global/alpha"][at], float(sent["global/learning"][at])
         if start.used is None:
             raise CannotGoOn("retry: no object step came before")
         before = start.g
@@ -296,9 +296,11 @@ class Bce:
         bound += cells + int(words_of(own, bits, 1024 * self.per_object).sum())
         found = {"global/bound": np.array(bound), "global/moved": np.array(start.moved)}
         shares = self._shares_of(self.iteration)
-        if "mean_log" in shares:
+        found |= {f"global/{name}": np.zeros(width, np.int64) for name, width in shares.items()}
+        require(bool(shares) or start.learning <= 0, f"global/learning: expected 0 in iteration {self.iteration}")
+        if start.learning > 0 and not (self.joint and start.learning > NEWTON):
             found["global/mean_log"] = words_of(logs, self.bits["mean_log"], 132).sum(axis=1)
-        elif shares:
+        elif start.learning > 0:
             a = np.vstack([alpha, alpha.sum(axis=0)])
             new = a + np.vstack([reals_of(start.object_sums, self.bits["sums"]), labels])
             found["global/rise"] = words_of(psi(new) - psi(a), self.bits["rise"], 132).sum(axis=1)

@@ -218,25 +218,31 @@ class Masks:
     groups: dict[str, Group]  # by "columns/g"
     holders: dict[int, tuple[str, tuple[str, ...]]]  # name and holders of this site's columns, by number
 
-    def mask(self, task: Any, step: str, sent: dict[str, Array], name: str, words: Array, bits: int) -> Array:
-        """The words of one array as they leave. `sent`: the arrays of the task."""
-        contributors, over = self._identity(name)
-        identity = sha256(joined(name.split("/")[0].encode(), texts(contributors), *over))
-        shape = joined(*map(number, words.shape))
-        masked = words.astype(np.uint64)
-        for peer in contributors:
-            if peer == self.site:
+    def mask(self, task: Any, step: str, sent: dict[str, Array], words: dict[str, Array]) -> dict[str, Array]:
+        """The words of a round as they leave. `sent`: the arrays of the task."""
+        asked = {a.name: a for a in task.asked}
+        identities = {name: self._identity(name) for name in words}
+        order = sorted(words, key=lambda name: (identities[name][0], name))
+        masked = {name: own.astype(np.uint64).reshape(-1) for name, own in words.items()}
+        for peer in self.attempt.roster:
+            names = [name for name in order if peer != self.site and peer in identities[name][0]]
+            if not names:
                 continue
-            together = {scope for scope, block in self.blocks.items() if peer in block.members}
-            scopes = sorted(together | ({"/".join(name.split("/")[:2])} - {"global/" + name.split("/")[-1]}))
-            view = self._view(task, step, sent, scopes)
-            parts = (self._attempt, identity, name.encode(), shape, number(bits), number(task.round), view)
-            context = sha256(joined(b"ce mask context 1", *parts))
-            key = hkdf(self._mask_key(peer, together), b"ce mask 1", context)
+            blocks = {scope for scope, block in self.blocks.items() if peer in block.members}
+            groups = {scope for scope, group in self.groups.items() if peer in group.holders}
+            view = self._view(task, step, sent, sorted(blocks | groups))
+            parts = [b"ce mask context 2", self._attempt, number(task.round), view]
+            for name in names:
+                contributors, over = identities[name]
+                identity = sha256(joined(name.split("/")[0].encode(), texts(contributors), *over))
+                shape = joined(*map(number, words[name].shape))
+                parts += [identity, name.encode(), shape, number(asked[name].fraction_bits)]
+            key = hkdf(self._mask_key(peer, blocks), b"ce mask 2", sha256(joined(*parts)))
             encryptor = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
-            stream = np.frombuffer(encryptor.update(bytes(8 * words.size)), "<u8").reshape(words.shape)
-            masked = masked + stream if self.site < peer else masked - stream
-        return masked.astype(np.int64)
+            for name in names:
+                stream = np.frombuffer(encryptor.update(bytes(8 * words[name].size)), "<u8")
+                masked[name] = masked[name] + stream if self.site < peer else masked[name] - stream
+        return {name: own.astype(np.int64).reshape(words[name].shape) for name, own in masked.items()}
 
     @property
     def _attempt(self) -> bytes:

@@ -59,7 +59,7 @@ from sealed_site import sealed_site
 from ce_proto.v1 import arrays_pb2, site_pb2
 from ce_proto.v1.site_pb2_grpc import SiteServiceStub
 
-PROTOCOL = 3
+PROTOCOL = 4
 WELCOME_S = 10.0
 FRAME_BYTES = 2**20
 MESSAGE_BYTES = 4 * 2**20
@@ -162,6 +162,7 @@ class Job:
         for wish, value, rule in (("model", model, "models"), ("privacy", privacy, "weakest_privacy")):
             if self.definition[wish] != value:
                 raise CannotGoOn(f"{wish}: expected {value}, got {self.definition[wish]}", 6, rule)
+        require("precision" not in self.definition, "precision: this site has words of 64 bits only")
         require(list(offer.roster) == sorted(self.definition["sites"]), "roster: not the job's sites in order of name")
         require(self.site in offer.roster, "roster: this site is not in it")
         self.secret = bytes.fromhex(Path(config["secret"]).read_text().strip())
@@ -449,10 +450,10 @@ class Job:
         words = self.model.answer(step, task, arrays)
         if step == "finish":
             self._write(task, arrays)
-        masked = {}
-        for name, (shape, bits) in up.items():
+        for name, (shape, _) in up.items():
             require(words[name].shape == shape, f"{name}: computed a shape that differs from the one asked for")
-            masked[name] = (self.masks.mask(task, step, arrays, name, words[name], bits), bits)
+        hidden = self.masks.mask(task, step, arrays, {name: words[name] for name in up})
+        masked = {name: (hidden[name], bits) for name, (_, bits) in up.items()}
         answer = site_pb2.Answer(
             job=task.job, epoch=task.epoch, round=task.round, step=task.step, starts=task.starts, task_digest=digest
         )
@@ -589,6 +590,7 @@ class Client:
                     site_pb2.FEATURE_CHECKPOINTS,
                     site_pb2.FEATURE_BLIND,
                     site_pb2.FEATURE_SOFT_LABELS,
+                    site_pb2.FEATURE_SINGLE,
                 ],
             )
             self._frames.put(site_pb2.SiteFrame(hello=hello))

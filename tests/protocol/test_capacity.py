@@ -14,7 +14,12 @@ from support.engine_memory import aligning, job_of, play, tables_of
 import ce
 from ce import capacity
 from ce.capacity import Size
+from ce.declarations.registry import find_model
+from ce.errors import ConfigError
+from ce.job import MODES_OF_TOTALS
 from ce.protocol.engine import object_state as objects
+from ce.ring import Scale
+from ce.steps.model import CELL_BOUND
 
 #: Sites, objects and columns; which of them are shared.
 LAYOUTS = {
@@ -43,6 +48,45 @@ def test_the_bytes_of_all_rounds(model: str, layout: str, privacy: str) -> None:
     assert result.layout in (layout, "arbitrary")
     assert result.exchanges == capacity.exchanges(size)
     assert 0.99 < size.sites * capacity.rounds_traffic(size).both / result.bytes_sent < 1.04
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "privacy"),
+    [
+        *(("bce", layout, privacy) for layout in ("column", "arbitrary") for privacy in MODES_OF_TOTALS),
+        *(("mixture", "arbitrary", privacy) for privacy in MODES_OF_TOTALS),
+        ("bce", "row", "masked"),
+        ("bc3e", "column", "masked"),
+    ],
+)
+def test_the_bytes_of_all_rounds_in_single_precision(model: str, layout: str, privacy: str) -> None:
+    size = replace(LAYOUTS[layout], model=model, privacy=privacy, precision="single")
+    result = ce.simulate(job_of(size), tables_of(size))
+    assert result.exchanges == capacity.exchanges(size)
+    assert 0.99 < size.sites * capacity.rounds_traffic(size).both / result.bytes_sent < 1.04
+
+
+def test_where_sums_are_short() -> None:
+    """The formulas do not import the ring."""
+    for terms in (capacity.LARGEST_SHORT, capacity.LARGEST_SHORT + 1):
+        size = Size(1, 2, 0, terms, 0, 3, 2, precision="single")
+        bits = Scale.for_sum(terms, 1.0, "single").word_bits
+        assert size.sums_width * 8 == bits * size.starts * size.clusters
+    assert find_model("mixture").capacity.largest_term == CELL_BOUND  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="model pairs has no jobs with precision"):
+        Size(3, 9, 9, 2, 0, 3, 2, model="pairs", privacy="sealed", precision="single")
+    with pytest.raises(ConfigError, match="precision is one of"):
+        Size(3, 9, 9, 2, 0, 3, 2, precision="half")  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("narrow_tiles")
+@pytest.mark.parametrize("privacy", ["masked", "blind"])
+@pytest.mark.parametrize("model", ["bce", "mixture", "bc3e"])
+def test_memory_in_single_precision_is_no_more(model: str, privacy: str) -> None:
+    size = replace(LARGE[model], shared=LARGE[model].objects, privacy=privacy, precision="single")
+    played = play(size)
+    assert played.home.bytes < capacity.engine_memory(size) + HALF_AN_ARRAY * size.width * size.objects
+    assert played.site.bytes < capacity.site_memory(size) + HALF_AN_ARRAY * size.width * size.objects
 
 
 @pytest.fixture(name="narrow_tiles")

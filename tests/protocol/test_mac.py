@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import ce.protocol.modes.mask_context
 from ce.errors import AlteredTotals, MessageError
 from ce.privacy.mac import _FEW, _STRETCH, MAC_WORDS, PRIME, WORD_BITS, from_words, mac_key, tag, to_words
-from ce.privacy.masks import Masks
+from ce.privacy.masks import Keystream, Masks
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer
@@ -60,13 +60,13 @@ def test_a_tag_is_exact_for_words_of_any_size(size: int) -> None:
         np.full(size, LARGEST),
         np.full(size, -LARGEST - 1),
     ):
-        assert tag(words, KEY) == by_hand(words, KEY)
+        assert tag(words, Keystream(KEY)) == by_hand(words, KEY)
 
 
 def test_the_layout_of_an_array_does_not_matter() -> None:
     whole = np.random.default_rng(1).integers(-(2**62), 2**62, (4, 6, 5))
     for words in (whole[::2, :, ::-1], whole.T, np.asfortranarray(whole), whole.astype(">i8")):
-        assert tag(words, KEY) == by_hand(np.ascontiguousarray(words).astype(np.int64), KEY)
+        assert tag(words, Keystream(KEY)) == by_hand(np.ascontiguousarray(words).astype(np.int64), KEY)
 
 
 @pytest.mark.promise("In blind a total that was changed is refused before anything is decided.")
@@ -75,8 +75,8 @@ def test_the_layout_of_an_array_does_not_matter() -> None:
 def test_tags_add_up_to_the_tag_of_the_total(total: list[int], sites: int, seed: int) -> None:
     parts = shared_out(total, sites, np.random.default_rng(seed))
     assert [sum(map(int, own)) for own in zip(*parts, strict=True)] == total
-    tags = [tag(own, KEY) for own in parts]
-    assert sum(tags) % PRIME == tag(np.array(total, dtype=np.int64), KEY)
+    tags = [tag(own, Keystream(KEY)) for own in parts]
+    assert sum(tags) % PRIME == tag(np.array(total, dtype=np.int64), Keystream(KEY))
     added = sum((to_words(own) for own in tags), np.zeros(MAC_WORDS, dtype=np.int64))
     assert from_words(added) == sum(tags) % PRIME
 
@@ -95,11 +95,13 @@ def test_the_prime_is_one_and_larger_than_every_change_of_a_word() -> None:
     assert s == 0
 
 
-def test_every_array_of_every_round_has_coefficients_of_its_own() -> None:
+def test_every_word_of_every_round_has_a_coefficient_of_its_own() -> None:
     one = np.array([1])
-    tags = {tag(one, mac_key(KEY, bytes([at]) * 32)) for at in range(50)}
+    stream = Keystream(KEY)
+    assert len({tag(one, stream) for _ in range(50)}) == 50
+    tags = {tag(one, Keystream(mac_key(KEY, bytes([at]) * 32))) for at in range(50)}
     assert len(tags) == 50
-    assert len({tag(np.eye(1, 50, at, dtype=np.int64), KEY) for at in range(50)}) == 50
+    assert len({tag(np.eye(1, 50, at, dtype=np.int64), Keystream(KEY)) for at in range(50)}) == 50
 
 
 # Totals that are changed on their way.
@@ -111,6 +113,7 @@ class Exchange:
     def __init__(self, parts: Mapping[str, Mapping[str, Words]], round_: int = 1) -> None:
         self.round = round_
         self.bits = {name: 7 for own in parts.values() for name in own} | {MAC: 0}
+        types = {name: words.dtype for own in parts.values() for name, words in own.items()} | {MAC: np.dtype("i8")}
         self._digest = CommonState().view_digest()
         self.sites = {site: self._site(site) for site in parts}
         self.sent: dict[str, Answer] = {}
@@ -120,7 +123,7 @@ class Exchange:
             assert self.sent[site].fraction_bits == self.bits
         with np.errstate(over="ignore"):
             self.totals = {
-                name: np.sum([answer.arrays[name] for answer in self.sent.values()], axis=0, dtype=np.int64)
+                name: np.sum([answer.arrays[name] for answer in self.sent.values()], axis=0, dtype=types[name])
                 for name in self.bits
             }
 
@@ -140,11 +143,12 @@ class Exchange:
         return self.sites[site].unmask(totals, self.bits, self.round, self._digest)
 
     def refused(self, changes: Mapping[str, Mapping[int, int]]) -> None:
-        """Every site refuses these totals, changed by so much at these places, modulo 2^64."""
+        """Every site refuses these totals, changed by so much at these places, modulo 2 to the power of their bits."""
         totals = {name: own.copy() for name, own in self.totals.items()}
         for name, deltas in changes.items():
             for at, delta in deltas.items():
-                totals[name][at : at + 1] += np.array([delta % 2**64], dtype=np.uint64).view(np.int64)
+                bits = 8 * totals[name].dtype.itemsize
+                totals[name][at : at + 1] += np.array([delta % 2**bits], f"u{bits // 8}").view(totals[name].dtype)
         for site in SITES:
             with pytest.raises(AlteredTotals, match="the totals of global are not those"):
                 self.read(site, totals)
@@ -213,6 +217,54 @@ def test_any_change_is_refused(exchange: Exchange, a: dict[int, int], b: dict[in
     exchange.refused({A: a, B: b, MAC: mac})
 
 
+# Words of 32 bits.
+
+
+@pytest.fixture(name="short", scope="module")
+def _short() -> Exchange:
+    """Of `global/a` the words have 32 bits, and its total comes close to their largest."""
+    rng = np.random.default_rng(6)
+    parts = {site: {A: rng.integers(-(2**29), 2**29, 6), B: rng.integers(0, 9, 3)} for site in SITES}
+    for at, site in enumerate(SITES):
+        parts[site][A][:2] = (2**31 - 1 - 2 * (2**29) if at == 0 else 2**29), (-(2**29) * 2 if at == 0 else -(2**29))
+    exchange = Exchange({site: {**own, A: own[A].astype(np.int32)} for site, own in parts.items()})
+    for site in SITES:
+        found = exchange.read(site, exchange.totals)
+        assert found[ArrayName(A)].dtype == np.int32
+        for name in found:
+            np.testing.assert_array_equal(found[name], sum(own[name] for own in parts.values()))
+    assert found[ArrayName(A)][:2].tolist() == [2**31 - 1, -(2**31)]
+    return exchange
+
+
+@pytest.mark.promise("In blind a total that was changed is refused before anything is decided.")
+@laws
+@given(
+    a=st.dictionaries(
+        st.integers(0, 5), st.one_of(st.integers(1, 2**32 - 1), st.sampled_from([1, 2**31, 2**32 - 1])), min_size=1
+    ),
+    b=st.dictionaries(st.integers(0, 2), DELTAS),
+    mac=st.dictionaries(st.integers(0, 2), DELTAS),
+)
+def test_any_change_of_short_words_is_refused(
+    short: Exchange, a: dict[int, int], b: dict[int, int], mac: dict[int, int]
+) -> None:
+    short.refused({A: a, B: b, MAC: mac})
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, _FEW, _FEW + 1, _STRETCH + 1])
+def test_a_tag_of_short_words_is_that_of_the_same_numbers(size: int) -> None:
+    words = np.random.default_rng(size).integers(-(2**31), 2**31, size)
+    assert tag(words.astype(np.int32), Keystream(KEY)) == by_hand(words, KEY)
+
+
+def test_a_total_read_at_another_width_is_refused(short: Exchange) -> None:
+    wide = {name: total.astype(np.int64) for name, total in short.totals.items()}
+    for site in SITES:
+        with pytest.raises(AlteredTotals):
+            short.read(site, wide)
+
+
 def test_a_total_of_another_round_and_one_without_a_tag_are_refused(exchange: Exchange) -> None:
     parts = {site: {A: np.arange(6), B: np.arange(3)} for site in SITES}
     later = Exchange(parts, round_=2)
@@ -250,12 +302,16 @@ def test_shares_of_zero() -> None:
     masks = {site: Masks(site, {p: keys[min(site, p), max(site, p)] for p in SITES if p != site}) for site in SITES}
     seen = set()
     for at in range(20):
-        shares = {s: own.share_of_zero(dict.fromkeys(set(SITES) - {s}, bytes([at])), PRIME) for s, own in masks.items()}
+        shares = {
+            s: own.share_of_zero(dict.fromkeys(set(SITES) - {s}, bytes([at])), b"m", PRIME) for s, own in masks.items()
+        }
         assert sum(shares.values()) % PRIME == 0
         assert all(0 <= share < PRIME for share in shares.values())
         seen |= set(shares.values())
     assert len(seen) == 60
-    assert Masks("alone", {}).share_of_zero({}, PRIME) == 0
+    others = {masks["east"].share_of_zero({"north": bytes(1)}, name, PRIME) for name in (b"m", b"n", b"mn")}
+    assert len(others) == 3
+    assert Masks("alone", {}).share_of_zero({}, b"m", PRIME) == 0
 
 
 # Names.

@@ -14,16 +14,18 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
+import ce.privacy.masks
 import ce.protocol.modes.mask_context
 from ce.errors import AlteredTotals, MessageError
-from ce.privacy.derivation import expand
+from ce.privacy.derivation import expand, extract
 from ce.privacy.mac import MAC_WORDS
-from ce.privacy.masks import BLOCK, Masks, set_stream_key, unmask
+from ce.privacy.masks import BLOCK, Masks, Part, set_stream_key
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Answer, Task
@@ -39,6 +41,8 @@ CONTEXT = hashlib.sha256(b"a context").digest()
 SET_KEY = hashlib.sha256(b"a set key").digest()
 EXTREMES = (0, 1, -1, 2**62, -(2**62), 2**63 - 1, -(2**63))
 WORDS = st.one_of(st.sampled_from(EXTREMES), st.integers(-(2**63), 2**63 - 1))
+SHORT_WORDS = st.one_of(st.sampled_from((0, 1, -1, 2**31 - 1, -(2**31))), st.integers(-(2**31), 2**31 - 1))
+KINDS = (np.int64, np.int32)
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=5)
 
 
@@ -56,20 +60,26 @@ def hidden(
     sites = tuple(sorted(parts))
     keys = pair_keys(sites)
     own = dict.fromkeys(sites, CONTEXT) | dict(context or {})
-    streams: dict[str, bytes | None] = dict.fromkeys(sites)
-    if set_key is not None:
-        streams[sites[0]] = set_stream_key(set_key, own[sites[0]])
+    streams = {} if set_key is None else {sites: set_stream_key(set_key, own[sites[0]])}
     return {
-        site: Masks(site, keys[site]).mask(1, "a", parts[site], dict.fromkeys(keys[site], own[site]), streams[site])
+        site: Masks(site, keys[site]).mask(
+            1, [Part(sites, [parts[site]])], dict.fromkeys(keys[site], own[site]), streams if site == sites[0] else {}
+        )[0][0]
         for site in sites
     }
 
 
 def added(parts: Mapping[str, Words]) -> Words:
-    """Modulo 2^64, as everywhere."""
+    """Modulo 2 to the power of the words' bits, as everywhere."""
+    stacked = np.stack(list(parts.values()))
     with np.errstate(over="ignore"):
-        total: Words = np.sum(np.stack(list(parts.values())), axis=0, dtype=np.int64)
+        total: Words = np.sum(stacked, axis=0, dtype=stacked.dtype)
     return total
+
+
+def unmask(total: Words, set_key: bytes, context: bytes) -> Words:
+    (found,) = ce.privacy.masks.unmask([total], set_key, context)
+    return found
 
 
 def names(count: int) -> list[str]:
@@ -80,12 +90,14 @@ def names(count: int) -> list[str]:
 
 
 @pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
+@pytest.mark.parametrize("kind", KINDS)
 @laws
 @given(st.integers(1, 6), SHAPES, st.data())
 def test_the_sum_of_what_is_sent_is_the_sum_of_what_is_meant(
-    sites: int, shape: tuple[int, ...], data: st.DataObject
+    kind: Any, sites: int, shape: tuple[int, ...], data: st.DataObject
 ) -> None:
-    parts = {site: data.draw(hnp.arrays(np.int64, shape, elements=WORDS)) for site in names(sites)}
+    words = WORDS if kind is np.int64 else SHORT_WORDS
+    parts = {site: data.draw(hnp.arrays(kind, shape, elements=words)) for site in names(sites)}
     before = {site: own.copy() for site, own in parts.items()}
     sent = hidden(parts)
     np.testing.assert_array_equal(added(sent), added(parts))
@@ -94,7 +106,7 @@ def test_the_sum_of_what_is_sent_is_the_sum_of_what_is_meant(
     for site, own in parts.items():
         np.testing.assert_array_equal(own, before[site])
         assert sent[site].shape == shape
-        assert sent[site].dtype == np.int64
+        assert sent[site].dtype == kind
         assert not np.shares_memory(sent[site], own)
 
 
@@ -112,6 +124,20 @@ def test_arrays_of_any_length_are_masked_throughout(words: int) -> None:
         # Not one word in the clear, and no word of a stream again: not in a later block of it either.
         assert len(np.unique(mask)) == words
         assert not (mask == 0).any()
+
+
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
+@pytest.mark.parametrize("words", [0, 1, BLOCK // 4 - 1, BLOCK // 4, BLOCK // 4 + 1, 2 * (BLOCK // 4) + 5])
+def test_short_arrays_of_any_length_are_masked_with_the_same_stream_of_bytes(words: int) -> None:
+    rng = np.random.default_rng(words)
+    parts = {site: rng.integers(-(2**31), 2**31 - 1, words, endpoint=True, dtype=np.int32) for site in names(2)}
+    sent = hidden(parts)
+    np.testing.assert_array_equal(added(sent), added(parts))
+    first, second = names(2)
+    key = expand(extract(pair_keys((first, second))[first][second]), b"ce mask 2", CONTEXT)
+    stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(4 * words))
+    np.testing.assert_array_equal(sent[first] - parts[first], np.frombuffer(stream, "<i4"))
+    np.testing.assert_array_equal(parts[second] - sent[second], np.frombuffer(stream, "<i4"))
 
 
 @pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
@@ -156,24 +182,124 @@ def test_the_strides_of_an_array_do_not_matter() -> None:
 
 
 @pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
-def test_no_array_is_masked_twice_and_no_round_comes_back() -> None:
+def test_no_round_is_masked_twice_and_none_comes_back() -> None:
     masks = Masks("s00", pair_keys(names(3))["s00"])
-    words = np.arange(3)
 
-    def mask(round_: int, name: str) -> Words:
-        return masks.mask(round_, name, words, dict.fromkeys(names(3)[1:], CONTEXT))
+    def mask(round_: int) -> list[list[Words]]:
+        return masks.mask(round_, [Part(tuple(names(3)), [np.arange(3)])], dict.fromkeys(names(3)[1:], CONTEXT))
 
-    mask(1, "a")
-    mask(1, "b")
-    for again in ("a", "b"):
+    mask(1)
+    with pytest.raises(MessageError, match="no mask is used twice"):
+        mask(1)
+    mask(5)
+    for round_ in (5, 4, 1, 0):
         with pytest.raises(MessageError, match="no mask is used twice"):
-            mask(1, again)
-    mask(5, "a")
-    for round_, name in ((5, "a"), (4, "c"), (1, "b"), (0, "d")):
-        with pytest.raises(MessageError, match="no mask is used twice"):
-            mask(round_, name)
-    mask(5, "b")
-    mask(6, "a")
+            mask(round_)
+    mask(6)
+
+
+# One stream for all arrays of a pair.
+
+ROUNDS = st.lists(
+    st.tuples(st.sets(st.integers(0, 3), min_size=1), st.lists(SHAPES, min_size=1, max_size=4)), min_size=1, max_size=5
+)
+
+
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
+@laws
+@given(ROUNDS, st.booleans(), st.data())
+def test_streams_run_through_all_arrays_of_their_users_and_through_no_others(
+    drawn: list[tuple[set[int], list[tuple[int, ...]]]], blind: bool, data: st.DataObject
+) -> None:
+    """Any arrays, each of any of four sites: totals are true, and no word of a stream is used in two places."""
+    everybody = names(4)
+    shapes = {tuple(everybody[at] for at in sorted(who)): of for who, of in drawn}
+    words = {
+        who: {site: [data.draw(hnp.arrays(np.int64, shape, elements=WORDS)) for shape in of] for site in who}
+        for who, of in shapes.items()
+    }
+    keys, set_contexts = pair_keys(everybody), {who: hashlib.sha256(str(who).encode()).digest() for who in shapes}
+    sent: dict[str, dict[tuple[str, ...], list[Words]]] = {}
+    for site in everybody:
+        parts = [Part(who, words[who][site]) for who in sorted(shapes) if site in who]
+        streams = {
+            part.contributors: set_stream_key(SET_KEY, set_contexts[part.contributors])
+            for part in parts
+            if blind and part.contributors[0] == site
+        }
+        found = Masks(site, keys[site]).mask(1, parts, dict.fromkeys(everybody, CONTEXT), streams)
+        sent[site] = {part.contributors: own for part, own in zip(parts, found, strict=True)}
+    used: list[int] = []
+    for who, of in shapes.items():
+        totals = [added({site: sent[site][who][at] for site in who}) for at in range(len(of))]
+        if blind:
+            totals = ce.privacy.masks.unmask(totals, SET_KEY, set_contexts[who])
+        for at in range(len(of)):
+            np.testing.assert_array_equal(totals[at], added({site: words[who][site][at] for site in who}))
+        with np.errstate(over="ignore"):
+            masks = [sent[site][who][at] - words[who][site][at] for site in who for at in range(len(of))]
+        # Of two sites alone the one's mask is minus the other's; what one site alone contributes nobody else hides.
+        if len(who) > 2 or (len(who) == 2 and blind):
+            used += [word for mask in masks for word in mask.reshape(-1).tolist()]
+        elif len(who) == 2:
+            used += [word for mask in masks[: len(of)] for word in mask.reshape(-1).tolist()]
+    assert len(set(used)) == len(used)
+    assert 0 not in used
+
+
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
+@pytest.mark.parametrize("sizes", [(BLOCK // 8 - 1, 3), (5, BLOCK // 8, 7), (0, 2 * BLOCK // 8 + 3, 0, 1, BLOCK // 4)])
+def test_streams_go_on_where_arrays_and_blocks_end(sizes: tuple[int, ...]) -> None:
+    whole = np.zeros(sum(sizes), dtype=np.int64)
+    arrays = [np.zeros(size, dtype=np.int64) for size in sizes]
+    sites = tuple(names(3))
+    found = []
+    for given_ in ([whole], arrays):
+        masks = Masks(sites[1], pair_keys(sites)[sites[1]])
+        (sent,) = masks.mask(1, [Part(sites, given_)], dict.fromkeys(sites, CONTEXT))
+        found.append(np.concatenate(sent))
+    np.testing.assert_array_equal(*found)
+    assert len(np.unique(found[0])) == len(whole)
+
+
+@pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [(3, "i4"), (2, "i8"), (1, "i4")],
+        [(BLOCK // 4 + 1, "i4"), (1, "i8"), (0, "i4"), (5, "i4"), (BLOCK // 8 + 3, "i8")],
+        [(7, "i8"), (0, "i8"), (1, "i4"), (1, "i8"), (1, "i4")],
+    ],
+    ids=str,
+)
+def test_a_stream_goes_on_through_words_of_both_widths(kinds: list[tuple[int, str]]) -> None:
+    """What hides zeros are the bytes of the stream, one after another; and the totals of three sites are true."""
+    rng = np.random.default_rng(1)
+    sites = tuple(names(3))
+    zeros: list[Any] = [np.zeros(size, dtype=kind) for size, kind in kinds]
+    first, second = sites[:2]
+    mask = Masks(first, pair_keys(sites[:2])[first]).mask
+    (hidden_zeros,) = mask(1, [Part((first, second), zeros)], {second: CONTEXT})
+    found = b"".join(own.tobytes() for own in hidden_zeros)
+    key = expand(extract(pair_keys(sites[:2])[first][second]), b"ce mask 2", CONTEXT)
+    assert found == Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(len(found)))
+    limits = [np.iinfo(own.dtype) for own in zeros]
+    words: dict[str, list[Any]] = {
+        site: [
+            rng.integers(limit.min, limit.max, own.shape, dtype=own.dtype)
+            for own, limit in zip(zeros, limits, strict=True)
+        ]
+        for site in sites
+    }
+    sent = {}
+    for site in sites:
+        (sent[site],) = Masks(site, pair_keys(sites)[site]).mask(
+            1, [Part(sites, words[site])], dict.fromkeys(sites, CONTEXT)
+        )
+    for at in range(len(kinds)):
+        total = added({site: sent[site][at] for site in sites})
+        np.testing.assert_array_equal(total, added({site: words[site][at] for site in sites}))
+        assert total.dtype == zeros[at].dtype
 
 
 # What masks are bound to.
@@ -282,9 +408,9 @@ class Story:
         cover, made = self.cover(site), cast(dict[str, bytes], {})
         keys = cover._masks._extracted
 
-        def keep(round_: int, name: str, words: Words, contexts: Mapping[str, bytes], _: bytes | None) -> Words:
-            made.update({peer: expand(keys[peer], b"ce mask 1", context) for peer, context in contexts.items()})
-            return words
+        def keep(round_: int, parts: Sequence[Part], contexts: Mapping[str, bytes], _: object) -> list[list[Words]]:
+            made.update({peer: expand(keys[peer], b"ce mask 2", context) for peer, context in contexts.items()})
+            return [list(part.arrays) for part in parts]
 
         cover._masks = cast(Masks, SimpleNamespace(mask=keep))
         arrays = {self.name: np.zeros(self.shape, dtype=np.int64)}
@@ -334,20 +460,21 @@ LIES: dict[str, tuple[tuple[str, ...], Lie]] = {
     "one array told as another": (EVERYWHERE, lambda s: _told(_told(s, "global/alpha", None), "global/mu", _ALPHA)),
 }
 _ALPHA = np.array([0.5, 1.5])
-#: What is said about objects that several sites hold is in every mask between two of them.
-ABOUT_A_BLOCK = {
+#: What is said about objects and columns that several sites hold is in every mask between two of them.
+ABOUT_WHAT_BOTH_HOLD = {
     "one contributor more",
     "another contributor",
     "order of objects",
     "objects of the block",
     "messages",
     "messages left out",
+    "tables",
 }
 
 
 def masked_otherwise(what: str) -> tuple[str, ...]:
     """In which arrays a contributor to whom this is told has other masks with the others."""
-    return EVERYWHERE if what in ABOUT_A_BLOCK else LIES[what][0]
+    return EVERYWHERE if what in ABOUT_WHAT_BOTH_HOLD else LIES[what][0]
 
 
 def _told(enrolment_digest: Story, name: str, array: NDArray[np.float64] | None) -> Story:
@@ -452,7 +579,7 @@ def test_a_total_of_blind_is_not_read_by_whoever_was_told_anything_else(what: st
 
 
 def test_what_does_not_concern_an_array_changes_nothing() -> None:
-    """A site is told about its own blocks only: masks of other arrays must not need that all were told the same."""
+    """A site is told about its own blocks and columns only: masks must not need that all were told the same."""
     for name in EVERYWHERE:
         for state in (None, b"c" * 32):
             stories = {site: replace(own, state=state) for site, own in contributors(name).items()}
@@ -460,10 +587,89 @@ def test_what_does_not_concern_an_array_changes_nothing() -> None:
             stories["south"] = _said(_said(stories["south"], "block/3", 7.0), "block/2", 7.0)
             stories["south"] = replace(stories["south"], others={3: Objects(("south",), ("o7", "o8"))})
             np.testing.assert_array_equal(total_of(stories), expected)
-    for name, elsewhere in (("global/mean_log", "columns/0"), ("block/1/sums", "columns/0"), (*_COLUMNS, "columns/1")):
+    for name in EVERYWHERE:
         stories = contributors(name)
-        stories["east"] = _told(stories["east"], f"{elsewhere}/beta", np.array([0.5, 0.5]))
+        stories["east"] = _told(stories["east"], "columns/1/beta", np.array([0.5, 0.5]))
         np.testing.assert_array_equal(total_of(stories), truth())
+
+
+def whole_round(site: str) -> Answer:
+    """Several arrays of a round; one of them is not for the last site."""
+    arrays: dict[str, Any] = {"global/bound": np.arange(2), "block/1/sums": PARTS[site], "columns/0/sums": np.arange(4)}
+    if site != "south":
+        arrays["block/2/labels"] = np.arange(2)
+    return Answer(6, "sums", arrays=arrays, fraction_bits=dict.fromkeys(arrays, 7))
+
+
+def _arrays(answer: Answer, **changes: Any) -> Answer:
+    arrays = {name: own for name, own in {**answer.arrays, **changes}.items() if own is not None}
+    return replace(answer, arrays=arrays, fraction_bits={**dict.fromkeys(arrays, 7), **answer.fraction_bits})
+
+
+#: What one site believes of a whole round, and with whom its masks are others then.
+LIES_ABOUT_A_ROUND: dict[str, tuple[tuple[str, ...], Callable[[Answer], Answer]]] = {
+    "an array more": (("east", "south"), lambda a: _arrays(a, **{"global/moved": np.arange(2)})),
+    "an array less": (("east", "south"), lambda a: _arrays(a, **{"columns/0/sums": None})),
+    "another name": (("east", "south"), lambda a: _arrays(a, **{"global/bound": None, "global/moved": np.arange(2)})),
+    "another shape": (("east", "south"), lambda a: _arrays(a, **{"columns/0/sums": np.arange(4).reshape(2, 2)})),
+    "another scale": (
+        ("east", "south"),
+        lambda a: replace(a, fraction_bits={**a.fraction_bits, "block/1/sums": 8}),
+    ),
+    "an array of two more": (("east",), lambda a: _arrays(a, **{"block/2/hidden": np.arange(2)})),
+    "an array of two less": (("east",), lambda a: _arrays(a, **{"block/2/labels": None})),
+}
+
+
+@pytest.mark.promise("If sites are sent inconsistent views, their masks do not cancel.")
+@pytest.mark.parametrize("blind", [False, True], ids=["masked", "blind"])
+@pytest.mark.parametrize("what", LIES_ABOUT_A_ROUND)
+def test_a_lie_about_one_array_ruins_all_totals_of_the_round(what: str, blind: bool) -> None:
+    """The streams of a pair are those of all arrays that both contribute to."""
+    peers, lie = LIES_ABOUT_A_ROUND[what]
+    story = replace(contributors("global/bound")["east"], state=b"c" * 32 if blind else None)
+    plain = {site: whole_round(site) for site in SITES}
+
+    def cover(site: str) -> MaskBinding:
+        found = story.cover(site)
+        found.set_keys = dict.fromkeys((SITES, SITES[:2]), SET_KEY) if blind else {}
+        return found
+
+    def sent(answers: Mapping[str, Answer]) -> dict[str, Answer]:
+        return {site: cover(site).mask(answer, story.binding) for site, answer in answers.items()}
+
+    def total(answers: Mapping[str, Answer], name: str) -> Words:
+        return added({site: cast(Words, own.arrays[name]) for site, own in answers.items() if name in own.arrays})
+
+    def read(answers: Mapping[str, Answer]) -> dict[ArrayName, Words]:
+        totals = {name: total(answers, name) for name in honest["east"].arrays}
+        return cover("east").unmask(totals, honest["east"].fraction_bits, 6, story.binding)
+
+    honest, told = sent(plain), sent({**plain, "north": lie(plain["north"])})
+    for name, words in plain["north"].arrays.items():
+        there = told["north"].arrays.get(name)
+        if not blind:
+            np.testing.assert_array_equal(total(honest, name), total(plain, name))
+            if there is not None and there.shape == words.shape:
+                assert not (total(told, name) == total(plain, name)).any(), name
+    if blind:
+        for name, words in read(honest).items():
+            np.testing.assert_array_equal(words, total(plain, name))
+        # The coordinator has words of every array from everybody, whatever they were masked as.
+        own = {
+            name: told["north"].arrays.get(name, words).reshape(words.shape)
+            for name, words in honest["north"].arrays.items()
+        }
+        told["north"] = replace(told["north"], arrays=own)
+        with pytest.raises(AlteredTotals):
+            read(told)
+    before, after = (_pair_contexts(cover("north"), own, story) for own in (plain["north"], lie(plain["north"])))
+    assert tuple(peer for peer in before if before[peer] != after[peer]) == peers
+
+
+def _pair_contexts(cover: MaskBinding, answer: Answer, story: Story) -> dict[str, bytes]:
+    asked = {ArrayName(name): (own.shape, answer.fraction_bits[name], 64) for name, own in answer.arrays.items()}
+    return cover._pair_contexts(cover._parts(asked), answer.round, story.binding)
 
 
 # What two sites are told about objects that both hold is in all masks between them.

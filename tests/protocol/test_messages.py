@@ -50,7 +50,10 @@ SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
 INTEGERS = _views(hnp.arrays(np.int64, SHAPES))
 REALS = _views(hnp.arrays(np.float64, SHAPES, elements=FINITE))
 BYTES = _views(hnp.arrays(np.uint8, SHAPES))
-ARRAYS = st.dictionaries(NAMES, st.one_of(INTEGERS, REALS, BYTES), max_size=5)
+SHORT_INTEGERS = _views(hnp.arrays(np.int32, SHAPES))
+FINITE_SHORT = st.floats(allow_nan=False, allow_infinity=False, width=32)
+SHORT_REALS = _views(hnp.arrays(np.float32, SHAPES, elements=FINITE_SHORT))
+ARRAYS = st.dictionaries(NAMES, st.one_of(INTEGERS, REALS, BYTES, SHORT_INTEGERS, SHORT_REALS), max_size=5)
 
 
 def small_chunks(size: int) -> mock._patch[int]:
@@ -126,6 +129,26 @@ def test_no_frame_is_too_large_for_the_stream_however_small_its_arrays() -> None
     assert len(collect(frames).arrays) == len(arrays)
 
 
+def test_frames_of_tasks_and_answers_are_the_chunks_and_what_they_belong_to() -> None:
+    """Chunks are written into their frames; they must be those that would be copied there."""
+    rng = np.random.default_rng(1)
+    arrays = {"global/a": np.arange(3.0), "block/0/b": rng.standard_normal((2, 200_001)), "global/c": np.ones(2)}
+    expected = list(to_chunks(arrays))
+    assert len(expected) == 4
+    frames = list(task_frames("job", 7, Task(1, "sums", arrays=arrays), JOB_DIGEST))
+    assert frames[0].task.digest == JOB_DIGEST
+    assert [frames[0].task.chunks, *(frame.more.chunks for frame in frames[1:])] == expected
+    words = {name: array.view(np.int64) for name, array in arrays.items()}
+    expected = list(to_chunks(words, dict.fromkeys(words, 5)))
+    answers = list(
+        answer_frames("job", 7, Answer(1, "sums", arrays=words, fraction_bits=dict.fromkeys(words, 5)), b"d")
+    )
+    assert answers[0].answer.task_digest == b"d"
+    assert [answers[0].answer.chunks, *(frame.more.chunks for frame in answers[1:])] == expected
+    for more in (*frames[1:], *answers[1:]):
+        assert (more.more.job, more.more.epoch) == ("job", 7)
+
+
 def test_a_message_without_arrays_is_one_frame() -> None:
     (frame,) = to_chunks({})
     assert frame.last
@@ -154,7 +177,10 @@ def message(*found: arrays_pb2.ArrayChunk, last: bool = True) -> arrays_pb2.Arra
         (part(name="two words"), "without spaces"),
         (part(name="two\nlines"), "without spaces"),
         (part(type=0), "unknown element type"),
-        (part(type=4), "unknown element type"),
+        (part(type=6), "unknown element type"),
+        (part(type=arrays_pb2.ELEMENT_TYPE_INT32, shape=(4,), offset=2), "not whole elements"),
+        (part(type=arrays_pb2.ELEMENT_TYPE_FLOAT32, data=bytes(15), shape=(4,)), "not whole elements"),
+        (part(type=arrays_pb2.ELEMENT_TYPE_INT32, shape=(3,)), "longer than its array"),
         (part(shape=(1, 1, 1, 1, 2)), "shape is too long"),
         (part(shape=(2**40,)), "shape is too long or too large"),
         (part(shape=(2**39, 2**39)), "shape is too long or too large"),
@@ -182,6 +208,7 @@ def test_a_piece_that_cannot_be_is_refused(wrong: arrays_pb2.ArrayChunk, says: s
     [
         (part("a", offset=16, shape=(5,)), "disagree on its type"),
         (part("a", offset=16, shape=(4,), type=arrays_pb2.ELEMENT_TYPE_INT64), "disagree on its type"),
+        (part("a", data=bytes(8), offset=8, shape=(4,), type=arrays_pb2.ELEMENT_TYPE_FLOAT32), "disagree on its type"),
         (part("a", offset=16, shape=(4,), fraction_bits=3), "disagree on its type"),
         (part("a", offset=0, shape=(4,)), "in order"),
         (part("b"), "in order"),
@@ -250,9 +277,10 @@ def test_an_array_without_elements_costs_no_memory_whatever_its_other_sides() ->
     assert collector.arrays["a"].shape == (2**39, 0)
 
 
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_not_finite_are_refused_by_name(bad: float) -> None:
-    collector = collect(to_chunks({"alpha": np.ones(3), "gamma": np.array([1.0, bad])}))
+def test_numbers_that_are_not_finite_are_refused_by_name(bad: float, kind: type) -> None:
+    collector = collect(to_chunks({"alpha": np.ones(3), "gamma": np.array([1.0, bad], dtype=kind)}))
     with pytest.raises(MessageError, match="gamma: not all numbers are finite"):
         _ = collector.arrays
 

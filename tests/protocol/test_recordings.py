@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, erfc
 from support.problems import TOPOLOGIES, deal, problem
 
-import ce.privacy.mac
 import ce.privacy.masks
 import ce.protocol.modes.mask_context
 from ce.labels import LabelTable
@@ -379,12 +378,12 @@ def test_starts_that_stop_are_not_seen_to_stop() -> None:
 
 
 class Uses:
-    """Every stream of masks that was made in a job: by which key, where, and what for."""
+    """Every stream of masks that was made in a job: by which key, by whom, and in which round."""
 
     def __init__(self) -> None:
-        self.by_key: dict[bytes, list[tuple[str, object]]] = defaultdict(list)  # who, and (round, array)
-        self.current: tuple[str, object] = ("nobody", None)
-        self.contexts: dict[bytes, set[object]] = defaultdict(set)  # the (round, array) that each was made for
+        self.by_key: dict[bytes, list[tuple[str, int]]] = defaultdict(list)  # who, and the round
+        self.current: tuple[str, int] = ("nobody", 0)
+        self.contexts: dict[bytes, set[int]] = defaultdict(set)  # the round that each was made for
 
 
 @pytest.fixture(name="uses")
@@ -402,28 +401,27 @@ def _uses(monkeypatch: pytest.MonkeyPatch) -> Uses:
             uses.by_key[key].append(uses.current)
             super().__init__(key)
 
-    def noted_hide(masks: Masks, round_: int, name: str, *rest: Any) -> Any:
-        uses.current = (masks._site, (round_, name))
-        return mask(masks, round_, name, *rest)
+    def noted_hide(masks: Masks, round_: int, *rest: Any) -> Any:
+        uses.current = (masks._site, round_)
+        return mask(masks, round_, *rest)
 
-    def noted_uncover(total: Any, set_key: bytes, context: bytes) -> Any:
+    def noted_uncover(totals: Any, set_key: bytes, context: bytes) -> Any:
         (where,) = uses.contexts[context]
         uses.current = (READER, where)
-        return unmask(total, set_key, context)
+        return unmask(totals, set_key, context)
 
     def noted_key_of_tag(set_key: bytes, context: bytes) -> bytes:
         (where,) = uses.contexts[context]
         uses.current = (TAGGER, where)
         return key_of_tag(set_key, context)
 
-    def noted_context(*parts: Any) -> bytes:
-        context = context_of(*parts)
-        _, _, name, _, _, round_, _ = parts
-        uses.contexts[context].add((round_, name))
+    def noted_context(attempt: bytes, round_: int, *rest: bytes) -> bytes:
+        context = context_of(attempt, round_, *rest)
+        uses.contexts[context].add(round_)
         return context
 
     monkeypatch.setattr(ce.privacy.masks, "Keystream", Noted)
-    monkeypatch.setattr(ce.privacy.mac, "Keystream", Noted)
+    monkeypatch.setattr(ce.protocol.modes.mask_context, "Keystream", Noted)
     monkeypatch.setattr(Masks, "mask", noted_hide)
     monkeypatch.setattr(ce.protocol.modes.mask_context, "unmask", noted_uncover)
     monkeypatch.setattr(ce.protocol.modes.mask_context, "mac_key", noted_key_of_tag)
@@ -440,27 +438,28 @@ TAGGER = "a tagger"
 @pytest.mark.promise("Masks cancel exactly, and no keystream is used twice.")
 @pytest.mark.parametrize("privacy", ["masked", "blind"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_stream_of_masks_is_used_for_two_arrays(layout: str, privacy: str, uses: Uses) -> None:
+def test_no_stream_of_masks_is_used_in_two_rounds_or_by_others(layout: str, privacy: str, uses: Uses) -> None:
+    """That it runs through every array once: `test_mask_context`."""
     found = case(layout).record(privacy)
     contributors: dict[tuple[int, str], list[str]] = defaultdict(list)
     for site, answer in found.answers:
         for name, array in answer.arrays.items():
             if array.dtype.kind == "i":
                 contributors[answer.round, name].append(site)
+    sets = {(round_, tuple(sorted(sites))) for (round_, _), sites in contributors.items()}
     expected: Counter[tuple[object, ...]] = Counter()
-    for where, sites in contributors.items():
-        # Two contributors share a stream, and both use it. All share one more in blind: the first adds it, all who
-        # contributed take it off.
-        expected.update((where, *pair) for pair in combinations(sorted(sites), 2))
-        # So it is with the coefficients of tags: all use them, for their own words and for the total.
-        if privacy == "blind":
-            expected[(where, *sorted([min(sites), *(READER for _ in sites)]))] += 1
-            if not ArrayName(str(where[1])).is_mac:
-                expected[(where, *(TAGGER for _ in sites), *(TAGGER for _ in sites))] += 1
+    # Two sites that contribute to an array share a stream in its round, and both use it.
+    expected.update({(round_, *pair) for round_, sites in sets for pair in combinations(sites, 2)})
+    if privacy == "blind":
+        # The contributors of some totals share one more: the first adds it, all take it off. So it is with the
+        # coefficients of tags: all use them, for their own words and for the totals.
+        for round_, sites in sets:
+            expected[(round_, *sorted([sites[0], *(READER for _ in sites)]))] += 1
+            expected[(round_, *(TAGGER for _ in sites), *(TAGGER for _ in sites))] += 1
     seen: Counter[tuple[object, ...]] = Counter()
     for made in uses.by_key.values():
-        places = {where for _, where in made}
-        assert len(places) == 1, "a key is that of one array of one round"
-        seen[(places.pop(), *sorted(who for who, _ in made))] += 1
+        rounds = {round_ for _, round_ in made}
+        assert len(rounds) == 1, "a key is that of one round"
+        seen[(rounds.pop(), *sorted(who for who, _ in made))] += 1
     assert seen == expected
     assert all(len(where) == 1 for where in uses.contexts.values())

@@ -11,6 +11,7 @@ from ce.labels import Column, LabelTable
 from ce.models import BCE
 from ce.protocol.engine.starting_parameters import SecretStarts, SeededStarts
 from ce.protocol.local_run import Run, run
+from ce.protocol.messages.steps import AskedArrays, Step, expected_arrays
 from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import Topology, align
 from ce.simulation import simulate
@@ -130,3 +131,32 @@ def test_nothing_that_is_printed_shows_an_id_a_label_or_a_key() -> None:
     printed = repr([labels, claim, shape, SeededStarts.of(0, [labels]), secret, result])
     for hidden in (SECRET, "LABEL1", "LABEL2", "KEY1", repr(secret.site_key)[2:-1], repr(secret.job_key)[2:-1]):
         assert hidden not in printed
+
+
+def test_what_a_round_asks_for_follows_every_change() -> None:
+    """It is made anew only when something has changed: whatever the round before was, it must not be that of before."""
+    found = topology(
+        east=table(["o1", "o2", "o3"], age=[0, 1, 1]),
+        north=table(["o1", "o2", "o4"], rank=[0, 1, 0]),
+        south=table(["o1", "o5", "o6"], age=[1, 1, 0]),
+    )
+    view = found.whole()
+    model, other = (BCE(k, max_iter=2).steps() for k in (2, 3))
+    scales = model.scales(view.sizes)
+    steps: tuple[Step, ...] = ("open", "counts", "sums", "finish")
+    rounds = [
+        (step, which, scales, starts, iteration)
+        for step in steps
+        for which in (model, other)
+        for starts in (1, 2)
+        for iteration in (1, model.hold_iter + 1, 1000)
+    ]
+    order = np.random.default_rng(0).permutation(np.repeat(np.arange(len(rounds)), 3)).tolist()
+    for site in (None, "east", "south"):
+        asked = AskedArrays(view, site)
+        for at in order:
+            expected = expected_arrays(rounds[at][0], view, *rounds[at][1:])
+            if site is not None:
+                expected = {name: own for name, own in expected.items() if site in name.contributors(view)}
+            assert asked.of(*rounds[at]) == expected
+            assert asked.of(*rounds[at]) is asked.of(*rounds[at])

@@ -70,6 +70,8 @@ def job_of(size: Size) -> Job:
         max_iterations=size.iterations,
         tolerance=0,
         privacy=size.privacy,
+        precision=size.precision,
+        halving=False,
         sites=tuple(f"site{site}" for site in range(size.sites)),
         **many,
     )
@@ -134,6 +136,7 @@ class Played:
 def play(size: Size, *, keep: bool = False) -> Played:
     """Run a job of this size, as daemons would: objects by pseudonyms, a task as it came, an answer to be repeated."""
     model, tables, key = model_of(size), tables_of(size), job_key(SECRET, b"job")
+    model.precision = size.precision
     enrolments = {name: enrol(table, model.uses_votes, key) for name, table in tables.items()}
     topology, rows = align(enrolments)
     attempt = Attempt("job", b"", 1, topology.sites)

@@ -24,7 +24,19 @@ def models(k: int) -> dict[str, Model]:
         "bc3e joint": BC3E(max_iter=4, tol=0).steps(k),
         "bc3e factorised": BC3E(posterior="factorised", max_iter=4, tol=0).steps(k),
         "bc3e diffused": _few_rounds(BC3E(start="diffused", max_iter=3, tol=0).steps(k)),
+        "bce single": in_single(BCE(k, n_init=2, anneal_iter=3, max_iter=18, tol=0).steps()),
+        "mixture single": in_single(Mixture(k, n_init=2, max_iter=6, tol=0).steps()),
+        "bc3e diffused single": in_single(_few_rounds(BC3E(start="diffused", max_iter=3, tol=0).steps(k))),
     }
+
+
+def in_single(model: Model) -> Model:
+    """The same model, in every stage, as a job with precision = "single" has it."""
+    stage: Model | None = model
+    while stage is not None:
+        stage.precision = "single"
+        stage = stage.next_stage()
+    return model
 
 
 def _few_rounds(model: Model) -> Model:

@@ -12,7 +12,7 @@ import pytest
 import ce
 from ce.cancellation import BATCH, Cancellation, ComputationCancelled, cancellable, check_cancelled, checked
 from ce.consensus_file import write_consensus
-from ce.privacy.masks import Masks
+from ce.privacy.masks import Masks, Part
 from ce.privacy.pseudonyms import pseudonyms
 
 TABLE = ce.LabelTable.from_arrays(np.random.default_rng(0).integers(0, 3, (60, 4)))
@@ -28,7 +28,9 @@ LONG: dict[str, Callable[[Path], object]] = {
     "iterations": lambda path: fit(path, max_iterations=1_000_000, restarts=1),
     "pseudonyms": lambda path: pseudonyms(bytes(32), [str(i) for i in range(1_000_000)]),
     "masks": lambda path: Masks("a", {f"b{i}": bytes(32) for i in range(20)}).mask(
-        1, "sums", np.zeros(2**23, dtype=np.int64), {f"b{i}": bytes(32) for i in range(20)}
+        1,
+        [Part(("a", *(f"b{i}" for i in range(20))), [np.zeros(2**23, dtype=np.int64)])],
+        {f"b{i}": bytes(32) for i in range(20)},
     ),
     "result files": lambda path: write_consensus(
         path / "consensus.csv", np.full(500_000, "a"), np.zeros(500_000, dtype=int), np.ones((500_000, 1)), ()

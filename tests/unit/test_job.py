@@ -11,7 +11,8 @@ import pytest
 
 import ce
 from ce.errors import CeError, ConfigError
-from ce.job import MODES_OF_TOTALS, SEALED_KEYS, Deadlines, Job
+from ce.job import LATER_KEYS, MODES_OF_TOTALS, SEALED_KEYS, Deadlines, Job
+from ce.models.registry import model_without_labels
 
 BC3E: dict[str, Any] = {"model": "bc3e"}
 PAIRS: dict[str, Any] = {"model": "pairs", "clusters": 3}
@@ -106,7 +107,6 @@ INVALID: list[tuple[str, Any]] = [
     ("restarts", 2.5),
     ("restarts", 10_001),
     ("restarts", False),
-    ("restarts", None),
     ("seed", 1.0),
     ("seed", "1"),
     ("seed", True),
@@ -128,7 +128,8 @@ INVALID: list[tuple[str, Any]] = [
     ("local_loops", 0),
     ("local_loops", 1.5),
     ("smoothing", -0.1),
-    ("smoothing", None),
+    ("halving", 1),
+    ("halving", "true"),
     ("smoothing", 10**400),
     ("on_dropout", "ignore"),
     ("posterior", "mean"),
@@ -189,9 +190,30 @@ def test_defaults() -> None:
     job = Job(clusters=3)
     assert (job.name, job.model, job.clusters, job.classes, job.sites) == ("job", "bce", 3, None, ())
     assert (job.restarts, job.seed, job.max_iterations, job.tolerance) == (5, 0, 300, 1e-6)
-    assert (job.privacy, job.schedule, job.local_loops, job.on_dropout) == ("masked", "joint", 1, "wait")
+    assert (job.privacy, job.schedule, job.local_loops, job.on_dropout) == ("masked", "joint", 10, "wait")
     assert (job.smoothing, job.posterior, job.start) == (0.01, "joint", "votes")
     assert job.deadlines == Deadlines(enrol_s=3600.0, round_s=600.0, job_s=86400.0)
+    assert job.halving is None
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"), [("bce", (5, 300, 10, 0.01)), ("mixture", (20, 300, 1, 1.0)), ("bc3e", (5, 10, 1, 0.01))]
+)
+def test_a_model_declares_what_a_job_does_not_say(model: str, expected: tuple[Any, ...]) -> None:
+    keys = ("restarts", "max_iterations", "local_loops", "smoothing")
+    outcome: dict[str, Any] = {"classes": 2} if model == "bc3e" else {"clusters": 2}
+    for job in (Job(model=model, **outcome), Job(model=model, **outcome, **dict.fromkeys(keys))):
+        assert tuple(getattr(job, key) for key in keys) == expected
+    given = Job(model=model, **outcome, restarts=3, max_iterations=4, local_loops=2, smoothing=0.5)
+    assert tuple(getattr(given, key) for key in keys) == (3, 4, 2, 0.5)
+
+
+def test_halving_is_written_only_where_it_is_said() -> None:
+    assert b"halving" not in Job(clusters=3).definition()
+    for halving in (True, False):
+        job = Job(clusters=3, halving=halving)
+        assert Job.from_definition(job.definition()) == job
+        assert job.disclosure_digest != Job(clusters=3).disclosure_digest
 
 
 @pytest.mark.parametrize(("model", "iterations"), [("bce", 300), ("mixture", 300), ("bc3e", 10)])
@@ -485,6 +507,7 @@ def test_numbers_are_the_same_however_they_are_written() -> None:
         {"posterior": "factorised"},
         {"start": "diffused"},
         {"on_dropout": "fail"},
+        {"precision": "single"},
     ],
     ids=str,
 )
@@ -495,8 +518,50 @@ def test_every_other_key_makes_another_definition(keys: dict[str, Any]) -> None:
 def test_no_key_is_forgotten() -> None:
     """A key that a later version adds is part of the definition until somebody decides otherwise."""
     known = {field.name for field in dataclasses.fields(Job)} - {"name", "deadlines", "privacy"}
-    assert set(json.loads(Job(**PAIRS).disclosure_definition())) == known
-    assert set(json.loads(Job(clusters=3).disclosure_definition())) == known - set(SEALED_KEYS)
+    assert set(json.loads(Job(**PAIRS).disclosure_definition())) == known - set(LATER_KEYS)
+    own = known - set(SEALED_KEYS)
+    assert set(json.loads(Job(clusters=3).disclosure_definition())) == own - set(LATER_KEYS)
+    assert set(json.loads(Job(clusters=3, precision="single", halving=True).disclosure_definition())) == own
+
+
+# Precision.
+
+
+def test_the_usual_precision_is_not_written() -> None:
+    """So that a definition, and all that follows from its digest, is what it was before the key."""
+    assert Job(clusters=3).precision == "double"
+    assert Job(clusters=3, precision="double").definition() == Job(clusters=3).definition()
+    assert b"precision" not in Job(clusters=3).definition()
+    single = Job(clusters=3, precision="single")
+    assert b'"precision":"single"' in single.definition()
+    assert Job.from_definition(single.definition()) == single
+
+
+@pytest.mark.parametrize("value", ["half", "Single", "", None, 32, True, ["single"]])
+def test_a_precision_that_there_is_not_is_refused_by_name(value: Any) -> None:
+    assert "precision is one of double, single" in refusal(clusters=3, precision=value)
+
+
+@pytest.mark.parametrize(
+    "keys", [{"clusters": 3}, {"model": "mixture", "clusters": 3}, {"model": "bc3e", "classes": 3}]
+)
+def test_models_over_totals_run_in_single_precision(keys: dict[str, Any]) -> None:
+    job = Job(**keys, precision="single")
+    stage: Any = model_without_labels(job)[0]
+    assert stage.precision == "single"
+    diffused = Job(model="bc3e", classes=3, start="diffused", precision="single")
+    first = model_without_labels(diffused)[0]
+    assert [first.precision, first.next_stage().precision] == ["single", "single"]  # type: ignore[union-attr]
+    assert model_without_labels(Job(**keys))[0].precision == "double"
+
+
+def test_short_words_need_smoothing() -> None:
+    assert "needs smoothing above 0" in refusal(clusters=3, precision="single", smoothing=0)
+    assert Job(clusters=3, precision="single", smoothing=1e-3).precision == "single"
+
+
+def test_sealed_jobs_have_no_precision() -> None:
+    assert 'precision = "single" is for bce and bc3e and mixture; pairs has' in refusal(**PAIRS, precision="single")
 
 
 # Sealed jobs.
@@ -596,7 +661,7 @@ def test_nobody_can_rely_on_noise_that_is_not_there(privacy: str, key: str, valu
 
 
 def test_keys_that_pairs_does_not_use_keep_their_defaults() -> None:
-    job, other = Job(**PAIRS), Job(clusters=3)
+    job, other = Job(**PAIRS), Job(clusters=3, local_loops=1)
     for key in ("restarts", "tolerance", "smoothing", "schedule", "local_loops", "posterior", "start", "seed"):
         assert getattr(job, key) == getattr(other, key)
 

@@ -28,8 +28,7 @@ from ce.job import Job
 from ce.labels import Column, LabelTable
 from ce.labels.randomised import Randomisation, randomise
 from ce.privacy.derivation import derive, extract, joined, number
-from ce.privacy.mac import MAC_WORDS
-from ce.privacy.masks import BLOCK, Keystream, Masks, set_stream_key, unmask
+from ce.privacy.masks import BLOCK, Keystream, Masks, Part, set_stream_key, unmask
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.pseudonyms import pseudonyms, tokens
 from ce.privacy.set_intersection import BlindedItems, Comparison
@@ -43,7 +42,14 @@ from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import Answer, Task, array_hash, task_digest
 from ce.protocol.modes.blind_site import CommonState, _chained
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
-from ce.protocol.modes.mask_context import MaskBinding, ViewDigest, mask_context, object_digests, view_digest
+from ce.protocol.modes.mask_context import (
+    MaskBinding,
+    ViewDigest,
+    described,
+    mask_context,
+    object_digests,
+    view_digest,
+)
 from ce.protocol.topology.enrolment import ColumnClaim, Enrolment, EnrolmentSummary, enrolment_digest
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.protocol.topology.vocabularies import Wishes
@@ -394,46 +400,74 @@ def test_mask_keys() -> None:
 
 def test_mask_contexts() -> None:
     known = KNOWN["mask_contexts"]
-    digest_of = view_digest(task_of(KNOWN["view_digests"]["task"]))
-    for case in known["cases"]:
-        for own in (case["set"], *case["pairs"]):
-            assert digest_of(scopes_of(own)).hex() == own["view_digest"]
+    assert [round_["mode"] for round_ in known["rounds"]] == ["masked", "blind"]
+    for round_ in known["rounds"]:
+        asked = {own["name"]: own for own in round_["arrays"]}
+        assert list(asked) == sorted(asked, key=lambda name: (asked[name]["contributors"], name))
+        for own in (*round_["pairs"], *round_["sets"]):
+            (site, *_) = own["sites"]
+            assert digests_in(round_["mode"], site)(scopes_of(own)).hex() == own["view_digest"]
+            arrays = (
+                described(bytes.fromhex(one["identity"]), name, tuple(one["shape"]), one["bits"])
+                for name, one in asked.items()
+                if name in own["arrays"]
+            )
             found = mask_context(
-                *hexes([known["attempt"], case["identity"]]),
-                case["name"],
-                tuple(case["shape"]),
-                case["bits"],
-                case["round"],
-                bytes.fromhex(own["view_digest"]),
+                bytes.fromhex(known["attempt"]), round_["round"], bytes.fromhex(own["view_digest"]), *arrays
             )
             assert found.hex() == own["context"]
 
 
-def test_every_mask_is_made_with_the_context_of_its_pair(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[tuple[str, str], tuple[Mapping[str, bytes], bytes | None]] = {}
+def test_every_round_is_masked_with_the_contexts_of_pairs_and_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: dict[str, tuple[Sequence[Part], Mapping[str, bytes], Mapping[tuple[str, ...], bytes]]] = {}
 
-    def record(masks: Masks, round_: int, name: str, words: Any, contexts: Mapping[str, bytes], stream: Any) -> Any:
-        made[masks._site, name] = (contexts, stream)
-        return words
+    def record(masks: Masks, round_: int, parts: Sequence[Part], contexts: Any, streams: Any) -> Any:
+        made[masks._site] = (parts, contexts, streams)
+        return [list(part.arrays) for part in parts]
 
     monkeypatch.setattr(Masks, "mask", record)
-    digest_of = view_digest(task_of(KNOWN["view_digests"]["task"]))
-    set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
-    for case in KNOWN["mask_contexts"]["cases"]:
-        members, words = tuple(case["contributors"]), np.zeros(case["shape"], dtype=np.int64)
-        answer = Answer(case["round"], "sums", (), {case["name"]: words}, {case["name"]: case["bits"]})
-        for site in members:
+    for round_ in KNOWN["mask_contexts"]["rounds"]:
+        asked = {own["name"]: own for own in round_["arrays"]}
+        blind = round_["mode"] == "blind"
+        for site in attempt().roster:
             masks = masks_of(site)
-            masks.set_keys = set_keys
-            masks.mask(answer, digest_of)
+            masks.set_keys = known_set_keys() if blind else {}
+            masks.mask(round_of_zeros(round_, site), digests_in(round_["mode"], site))
+            parts, contexts, streams = made[site]
             expected = {
                 peer: bytes.fromhex(own["context"])
-                for own in case["pairs"]
+                for own in round_["pairs"]
                 for peer in own["sites"]
                 if site in own["sites"] and peer != site
             }
-            stream = derive(set_keys[members], b"ce set mask 1", bytes.fromhex(case["set"]["context"]))
-            assert made[site, case["name"]] == (expected, stream if site == members[0] else None)
+            assert contexts == expected
+            for own in round_["pairs"]:
+                if site in own["sites"]:
+                    shared = [asked[name]["shape"] for name in own["arrays"]]
+                    theirs = [part for part in parts if set(own["sites"]) <= set(part.contributors)]
+                    assert [list(array.shape) for part in theirs for array in part.arrays] == shared
+            assert streams == {
+                tuple(own["sites"]): derive(
+                    known_set_keys()[tuple(own["sites"])], b"ce set mask 2", bytes.fromhex(own["context"])
+                )
+                for own in round_["sets"]
+                if own["sites"][0] == site
+            }
+
+
+def round_of_zeros(round_: dict[str, Any], site: str) -> Answer:
+    """What a site has before tags are added, in no order."""
+    arrays = [own for own in reversed(round_["arrays"]) if site in own["contributors"] and "/mac" not in own["name"]]
+    words: dict[str, Any] = {own["name"]: np.zeros(own["shape"], dtype=np.int64) for own in arrays}
+    return Answer(round_["round"], "sums", (), words, {own["name"]: own["bits"] for own in arrays})
+
+
+def known_set_keys() -> dict[tuple[str, ...], bytes]:
+    return {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
+
+
+def digests_in(mode: str, site: str) -> ViewDigest:
+    return blind_digest(site) if mode == "blind" else view_digest(task_of(KNOWN["masked_totals"]["task"]))
 
 
 def test_streams() -> None:
@@ -449,12 +483,13 @@ def test_streams() -> None:
         np.testing.assert_array_equal(np.frombuffer(room, "<i8", 8), words)
         if case["stream"] == "pair":
             for site, peer, expected in (("east", "south", words), ("south", "east", -words)):
-                sent = Masks(site, {peer: key}).mask(1, "a", nothing, {peer: context})
+                ((sent,),) = Masks(site, {peer: key}).mask(1, [Part(("east", "south"), [nothing])], {peer: context})
                 np.testing.assert_array_equal(sent, expected)
         else:
             assert set_stream_key(key, context) == stream_key
-            np.testing.assert_array_equal(Masks("east", {}).mask(1, "a", nothing, {}, stream_key), words)
-            np.testing.assert_array_equal(unmask(words, key, context), nothing)
+            ((sent,),) = Masks("east", {}).mask(1, [Part(("east",), [nothing])], {}, {("east",): stream_key})
+            np.testing.assert_array_equal(sent, words)
+            np.testing.assert_array_equal(unmask([words], key, context), [nothing])
 
 
 def blind_digest(site: str) -> ViewDigest:
@@ -481,40 +516,34 @@ def test_view_digests_in_blind() -> None:
         assert digest_of(scopes_of(case)).hex() == case["view_digest"], case["scopes"]
 
 
-@pytest.mark.parametrize(
-    "known", KNOWN["masked_totals"]["cases"], ids=lambda known: f"{known['mode']} {known['name'].replace('/', ' ')}"
-)
+@pytest.mark.parametrize("known", KNOWN["masked_totals"]["cases"], ids=lambda known: str(known["mode"]))
 def test_what_contributors_send_and_what_it_sums_to(known: dict[str, Any]) -> None:
-    name, shape, bits, blind = known["name"], known["shape"], known["bits"], known["mode"] == "blind"
-    in_masked = view_digest(task_of(KNOWN["masked_totals"]["task"]))
-    digests = {site: blind_digest(site) if blind else in_masked for site in known["plain"]}
-    set_keys = {tuple(own["sites"]): bytes.fromhex(own["key"]) for own in KNOWN["masked_totals"]["set_keys"]}
-    added, total = np.zeros(shape, dtype=np.int64), words_of(known["total"], shape)
-    added_tags = np.zeros(MAC_WORDS, dtype=np.int64)
-    for site, plain in known["plain"].items():
+    arrays, blind = {own["name"]: own for own in known["arrays"]}, known["mode"] == "blind"
+    added: dict[str, Any] = {name: np.zeros(own["shape"], dtype=np.int64) for name, own in arrays.items()}
+    bits = {name: own["bits"] for name, own in arrays.items()}
+    for site in attempt().roster:
         masks = masks_of(site)
-        masks.set_keys = set_keys if blind else {}
-        answer = Answer(known["round"], "sums", arrays={name: words_of(plain, shape)}, fraction_bits={name: bits})
-        arrays = masks.mask(answer, digests[site]).arrays
-        np.testing.assert_array_equal(arrays[name], words_of(known["sent"][site], shape))
-        added += arrays[name].astype(np.int64)
-        assert set(arrays) == ({name, known["mac"]["name"]} if blind else {name})
-        if blind:
-            np.testing.assert_array_equal(arrays[known["mac"]["name"]], words_of(known["mac"]["sent"][site]))
-            added_tags += arrays[known["mac"]["name"]].astype(np.int64)
-    np.testing.assert_array_equal(added, words_of(known["sum_of_sent"], shape))
-    if blind:
-        for site in known["plain"]:
-            masks = masks_of(site)
-            masks.set_keys = set_keys
-            mac = known["mac"]["name"]
-            np.testing.assert_array_equal(added_tags, words_of(known["mac"]["sum_of_sent"]))
-            totals = {name: added, mac: added_tags}
-            found = masks.unmask(totals, {name: bits, mac: 0}, known["round"], digests[site])
-            assert list(found) == [name]
-            np.testing.assert_array_equal(found[name], total)
-    else:
-        np.testing.assert_array_equal(added, total)
+        masks.set_keys = known_set_keys() if blind else {}
+        own = {name: words_of(a["plain"][site], a["shape"]) for name, a in arrays.items() if site in a.get("plain", {})}
+        answer = Answer(known["round"], "sums", arrays=own, fraction_bits={name: bits[name] for name in own})
+        sent = masks.mask(answer, digests_in(known["mode"], site))
+        assert set(sent.arrays) == {name for name, a in arrays.items() if site in a["sent"]}
+        for name, array in sent.arrays.items():
+            np.testing.assert_array_equal(array, words_of(arrays[name]["sent"][site], arrays[name]["shape"]))
+            assert sent.fraction_bits[name] == bits[name]
+            added[name] += array
+    for name, a in arrays.items():
+        np.testing.assert_array_equal(added[name], words_of(a["sum_of_sent"], a["shape"]))
+        if not blind:
+            np.testing.assert_array_equal(added[name], words_of(a["total"], a["shape"]))
+    for site in attempt().roster if blind else ():
+        masks = masks_of(site)
+        masks.set_keys = known_set_keys()
+        totals = {name: total for name, total in added.items() if site in arrays[name]["sent"]}
+        found = masks.unmask(totals, {name: bits[name] for name in totals}, known["round"], blind_digest(site))
+        assert set(found) == {name for name in totals if "total" in arrays[name]}
+        for name, total in found.items():
+            np.testing.assert_array_equal(total, words_of(arrays[name]["total"], arrays[name]["shape"]))
 
 
 # Blind.
@@ -534,7 +563,7 @@ def test_the_state_that_all_share() -> None:
 def test_decisions() -> None:
     known = KNOWN["decisions"]
     globals_ = {name: reals_of(own["elements"], own["shape"]) for name, own in known["globals"].items()}
-    flags = {name: np.array(known[name]) for name in ("retry", "converged", "stopped")}
+    flags = {name: np.array(known[name]) for name in ("retry", "converged", "stopped", "dropped")}
     decisions = StartDecisions(reals_of(known["bound"]), globals_, **flags)
     assert encode_decision(decisions, known["running"], known["starts"]).hex() == known["encoded"]
     found = decode_decision(bytes.fromhex(known["encoded"]), known["running"], known["starts"], globals_)

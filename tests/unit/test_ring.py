@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ce.errors import CeError, JobFailed, RingOverflow
-from ce.ring import LARGEST_BITS, Scale, decode, encode, weighted_total
+from ce.ring import LARGEST_BITS, LARGEST_SHORT_BITS, Scale, decode, encode, narrowed, weighted_total, word_type
 
 laws = settings(deadline=None, max_examples=60, derandomize=True)
 
@@ -122,6 +122,43 @@ def test_a_term_that_does_not_fit_is_refused_by_name_and_never_shown(
     if math.isfinite(value):
         assert repr(abs(value)) not in str(caught.value)
         assert f"{abs(value):g}" not in str(caught.value)
+
+
+# 32-bit words.
+
+
+@laws
+@given(terms=st.integers(1, 10**5), limit=limits, data=st.data())
+def test_a_scale_of_short_words_never_lets_its_terms_leave_32_bits(
+    terms: int, limit: float, data: st.DataObject
+) -> None:
+    scale = Scale.for_sum(terms, limit, "single")
+    if scale.word_bits == 64:
+        assert scale == Scale.for_sum(terms, limit)
+        assert terms * limit > 2**10
+        return
+    assert scale.bits >= 20
+    assert terms * (math.floor(limit * scale.unit) + 1) < 2**31
+    words = encode(reals_within(scale, data, min(terms, 30)), scale, "x")
+    with np.errstate(over="ignore"):
+        short = narrowed(words, 32, "x")
+        assert (short.dtype, int(short.sum(dtype=np.int32))) == (np.int32, int(words.sum()))
+
+
+def test_arrays_without_20_fraction_bits_keep_64_bit_words() -> None:
+    assert Scale.for_sum(2**10, 1.0, "single") == Scale(20, 1.0, 32)
+    assert Scale.for_sum(2**10 + 1, 1.0, "single") == Scale.for_sum(2**10 + 1, 1.0) == Scale(LARGEST_BITS - 11, 1.0)
+    assert Scale.for_sum(1, 1.0, "single") == Scale(LARGEST_SHORT_BITS, 1.0, 32)
+    assert Scale.for_sum(3, 1.0, "single").times(5).word_bits == 32
+    assert (word_type(32), word_type(64)) == (np.int32, np.int64)
+
+
+@pytest.mark.parametrize("word", [2**31, -(2**31), 2**40])
+def test_a_sum_that_is_too_large_for_its_words_is_refused_by_name(word: int) -> None:
+    assert narrowed(np.array([0, 2**31 - 1, 1 - 2**31]), 32, "x").tolist() == [0, 2**31 - 1, 1 - 2**31]
+    assert narrowed(np.array([word]), 64, "x").tolist() == [word]
+    with pytest.raises(RingOverflow, match=r"^block/0/sums: a sum does not fit in 32-bit words"):
+        narrowed(np.array([0, word]), 32, "block/0/sums")
 
 
 def test_just_beyond_the_limit_is_beyond_it() -> None:

@@ -30,11 +30,21 @@ def numbers(text: str) -> list[float]:
 
 
 def test_it_goes_back_and_its_starts_stop_in_different_rounds() -> None:
-    assert [entry["retry"] for entry in TINY["rounds"] if entry["retry"]] == [[0]]
+    assert [entry["retry"] for entry in TINY["rounds"] if entry["retry"]] == [[0], [0]]
     stops = {start: entry["round"] for entry in TINY["rounds"] for start in entry["stop"]}
     assert len(stops) == len(set(stops.values())) == 2
     assert stops[TINY["winner"]] == min(stops.values()), "the end must go back to a state that was put aside"
     assert {entry["step"] for entry in TINY["rounds"]} == {"open", "counts", "sums", "finish"}
+
+
+def test_its_starts_hold_alpha_until_they_are_calm_and_learn_it_in_both_ways() -> None:
+    sums = [entry for entry in TINY["rounds"] if entry["step"] == "sums"]
+    assert all("global/mean_log" in entry["up"] for entry in sums[8:])
+    assert not any("global/mean_log" in entry["up"] for entry in sums[:8])
+    phases = [numbers(entry["down"]["global/learning"]["reals"]) for entry in sums]
+    assert phases[:8] == [[0.0, 0.0]] * 8
+    assert phases[8] == [1.0, 0.0], "one learns alpha, the other holds it: calm, and not at the limit of the hold"
+    assert phases[11] == [4.0, 3.0], "one takes joint steps, the other a Newton step"
 
 
 def test_what_is_exact_in_the_file_is_what_the_library_makes(made: dict[str, Any]) -> None:
@@ -99,9 +109,9 @@ def test_a_site_written_from_the_documents_answers_the_same() -> None:
 
 def test_the_check_finds_a_difference() -> None:
     wrong = copy.deepcopy(TINY)
-    entry = wrong["rounds"][64]["up"]["columns/0/sums"]["words"]
+    entry = wrong["rounds"][15]["up"]["columns/0/sums"]["words"]
     entry["east"] = " ".join(str(int(word) + 2**40) for word in entry["east"].split())
     assert program("check_tiny_job").differences(wrong) == [
-        "east: round 65: columns/0/sums",
+        "east: round 16: columns/0/sums",
         "east: masked columns/0/sums",
     ]

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 PATH = Path(__file__).with_name("tiny_job.json")
 #: Relative to the value that a word stands for, and for small values absolute.
 TOLERANCE = 1e-9
-HOLD, NEWTON = 50, 10
+HOLD, NEWTON = 8, 3  # iterations with alpha held at least, then with Newton's method
 
 Rows = list[list[float]]  # k rows of categories, or of objects
 Section = dict[str, Any]
@@ -157,6 +157,12 @@ class Site:
         names = [c["name"] for c in self.columns if not alone or len(c["holders"]) == 1]
         return sum(self.labels[name][object_] is not None for name in names)
 
+    def widths_of_shares(self, iteration: int) -> dict[str, int]:
+        """The shares that are asked for in an iteration, beside the bound: the same of all starts."""
+        if iteration <= HOLD:
+            return {}
+        return {"mean_log": self.k} | ({} if self.newton else {"rise": self.k + 1, "fall": self.k + 1})
+
     def answer(self, task: Section) -> dict[str, list[int]]:
         match task["step"]:
             case "open":
@@ -191,7 +197,7 @@ class Site:
 
     def _iterate(self, task: Section) -> dict[str, list[int]]:
         if task["iteration"] == 1:
-            self.starts = {start: Start(self, start, alpha(task, start, self.k)) for start in task["starts"]}
+            self.starts = {start: Start(self, start, task) for start in task["starts"]}
         else:
             for start in task["stop"]:
                 self.stopped[start] = self.starts.pop(start)
@@ -231,11 +237,11 @@ class Site:
 class Start:
     """What a site has of one start."""
 
-    def __init__(self, site: Site, start: int, alpha_: list[float]) -> None:
-        self.site, self.alpha = site, alpha_
+    def __init__(self, site: Site, start: int, task: Section) -> None:
+        self.site, self.alpha, self.learning = site, alpha(task, start), learning(task, start)
         self.beta = {c["name"]: drawn(site.keys[c["name"]], start, c, site.k) for c in site.columns}
         self.entering = self.beta
-        self.gamma = {i: [a + site.count(i) / site.k for a in alpha_] for i in site.private}
+        self.gamma = {i: [a + site.count(i) / site.k for a in self.alpha] for i in site.private}
         self.sums: dict[str, list[int]] = {}  # A of the last cell pass, by private object
         self.used: dict[str, list[int]] = {}  # those of the last object step
         self.column_sums: dict[str, list[list[int]]] = {}
@@ -251,7 +257,7 @@ class Start:
             else:
                 self._replace(name, new.get(name) or column_step(self.column_sums[name], site))
         self.entering = self.beta
-        self.alpha = new["alpha"][0]
+        self.alpha, self.learning = new["alpha"][0], new["learning"][0][0]
         self.used = self.used if retry else self.sums
         before, self.gamma = self.gamma, {}
         for object_, words in self.used.items():
@@ -280,12 +286,12 @@ class Start:
         sums, cells = self._pass(messages)
         bound += cells
         self.sums = {i: sums[i] for i in site.private}
-        shares: dict[str, list[int]] = {}
+        shares = {name: [0] * width for name, width in site.widths_of_shares(iteration).items()}
         for i in site.private:
             bound += word(self._bound(i, logs[i]), scales["bound"])
-            for name, reals in self._shares(i, logs[i], iteration).items():
+            for name, reals in self._shares(i, logs[i]).items():
                 words = [word(real, scales[name]) for real in reals]
-                shares[name] = [a + w for a, w in zip(shares.get(name, [0] * len(words)), words, strict=True)]
+                shares[name] = [a + w for a, w in zip(shares[name], words, strict=True)]
         found = {f"global/{name}": words for name, words in shares.items()}
         found |= {"global/bound": [bound], "global/moved": [len(self.moved)]}
         for index, objects in site.shared.items():
@@ -320,10 +326,10 @@ class Start:
         differences = sum((a[h] - gamma[h]) * logs[h] for h in range(self.site.k))
         return log_beta(gamma) - log_beta(a) + differences + self.site.count(object_) * max(logs)
 
-    def _shares(self, object_: str, logs: list[float], iteration: int) -> dict[str, list[float]]:
-        if iteration <= HOLD:
+    def _shares(self, object_: str, logs: list[float]) -> dict[str, list[float]]:
+        if self.learning <= 0:
             return {}
-        if self.site.newton or iteration <= HOLD + NEWTON:
+        if self.site.newton or self.learning <= NEWTON:
             return {"mean_log": logs}
         new = [value(w, self.site.scales["sums"]) for w in self.sums[object_]]
         pairs = [*zip(self.alpha, new, strict=True), (sum(self.alpha), float(self.site.count(object_)))]
@@ -387,13 +393,18 @@ def part(task: Section, name: str, start: int, h: int) -> list[float]:
     return rows_of(entry)[task["starts"].index(start) * entry["shape"][1] + h]
 
 
-def alpha(task: Section, start: int, k: int) -> list[float]:
+def alpha(task: Section, start: int) -> list[float]:
     return rows_of(task["down"]["global/alpha"])[task["starts"].index(start)]
 
 
+def learning(task: Section, start: int) -> float:
+    """In how many iterations the start has learnt alpha; 0: alpha is held."""
+    return elements(task["down"]["global/learning"])[task["starts"].index(start)]
+
+
 def received(task: Section, site: Site, start: int) -> dict[str, Rows]:
-    """By column: the parameters that the home sent; and alpha."""
-    found: dict[str, Rows] = {"alpha": [alpha(task, start, site.k)]}
+    """By column: the parameters that the home sent; and the globals."""
+    found: dict[str, Rows] = {"alpha": [alpha(task, start)], "learning": [[learning(task, start)]]}
     for group, names in site.groups.items():
         rows = [part(task, f"columns/{group}/beta", start, h) for h in range(site.k)]
         at = 0
@@ -497,25 +508,38 @@ class Masks:
                 parts += [name.encode(), element_hash(entry)]
         return sha256(joined(b"ce view 1", header, *parts))
 
-    def context(self, name: str, peer: str) -> bytes:
-        entry = self.task["up"][name]
-        own = [] if name.startswith("global/") else [name.rpartition("/")[0]]
-        scopes = sorted({*own, *(scope for scope, b in self.blocks.items() if peer in b["members"])})
-        shape = joined(*map(number, entry["shape"]))
-        bits, round_ = number(entry["fraction_bits"]), number(self.task["round"])
-        over = (self.attempt, self.identity(name), name.encode(), shape, bits, round_, self.view_digest(scopes))
-        return sha256(joined(b"ce mask context 1", *over))
+    def arrays_with(self, peer: str) -> list[str]:
+        """What both contribute to, in the order of the stream: by contributors, then by name."""
+        up = self.task["up"]
+        both = [name for name in up if {self.site, peer} <= set(up[name]["words"])]
+        return sorted(both, key=lambda name: (self.contributors(name), name))
 
-    def mask(self, name: str) -> list[int]:
-        """The words of an array as the site sends them."""
-        words = [int(text) for text in self.task["up"][name]["words"][self.site].split()]
-        for peer in self.contributors(name):
-            if peer != self.site:
-                key = hkdf(self.mask_key(peer), b"ce mask 1", self.context(name, peer))
-                stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * len(words)))
-                sign = 1 if self.site < peer else -1
-                added = struct.unpack(f"<{len(words)}q", stream)
-                words = [signed(w + sign * a) for w, a in zip(words, added, strict=True)]
+    def context(self, peer: str) -> bytes:
+        blocks = [scope for scope, b in self.blocks.items() if peer in b["members"]]
+        shared = [c for c in self.own["columns"] if peer in c["holders"]]
+        groups = {f"columns/{min(d['index'] for d in shared if d['holders'] == c['holders'])}" for c in shared}
+        scopes = sorted({*blocks, *groups})
+        parts = [b"ce mask context 2", self.attempt, number(self.task["round"]), self.view_digest(scopes)]
+        for name in self.arrays_with(peer):
+            entry = self.task["up"][name]
+            shape = joined(*map(number, entry["shape"]))
+            parts += [self.identity(name), name.encode(), shape, number(entry["fraction_bits"])]
+        return sha256(joined(*parts))
+
+    def mask(self) -> dict[str, list[int]]:
+        """The words of all arrays as the site sends them."""
+        up = self.task["up"]
+        words = {
+            name: [int(t) for t in e["words"][self.site].split()] for name, e in up.items() if self.site in e["words"]
+        }
+        for peer in self.pair_keys:
+            names = self.arrays_with(peer)
+            count = sum(len(words[name]) for name in names)
+            key = hkdf(self.mask_key(peer), b"ce mask 2", self.context(peer))
+            stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(8 * count))
+            sign, added = 1 if self.site < peer else -1, iter(struct.unpack(f"<{count}q", stream))
+            for name in names:
+                words[name] = [signed(word + sign * next(added)) for word in words[name]]
         return words
 
 
@@ -562,9 +586,9 @@ def _differences_of_a_site(name: str, job: Section, whole: Section) -> list[str]
     expected = [float(text) for text in whole["results"][name]["memberships"].split()]
     if not all(abs(a - b) <= TOLERANCE for a, b in zip(rows, expected, strict=True)):
         found.append(f"{name}: memberships")
-    masks = Masks(whole, name)
+    masked = Masks(whole, name).mask()
     for array, text in whole["masked"]["words"][name].items():
-        if masks.mask(array) != [int(word_) for word_ in text.split()]:
+        if masked[array] != [int(word_) for word_ in text.split()]:
             found.append(f"{name}: masked {array}")
     return found
 

@@ -30,7 +30,7 @@ PATH = Path(__file__).with_name("known_answers.json")
 Section = dict[str, Any]
 
 ABOUT = (
-    "Known answers of the protocol of ce, version 3 (docs/protocol.md, docs/ledger.md). Bytes are hexadecimal, whole "
+    "Known answers of the protocol of ce, version 4 (docs/protocol.md, docs/ledger.md). Bytes are hexadecimal, whole "
     "numbers that may need 64 bits decimal strings, reals the shortest decimal strings that give the same double. "
     "Words are whole numbers modulo 2^64, written as signed. Arrays are flat, row-major, with their shape beside them; "
     "where they are hashed, their elements are little-endian. Texts are UTF-8. A value named in one section has the "
@@ -103,9 +103,9 @@ SECRETS = {site: sha256(b"secret of " + site.encode()) for site in SITES}
 PRIVATE_KEYS = {site: sha256(b"ephemeral key of " + site.encode()) for site in SITES}
 PUBLIC_KEYS = {site: X25519PrivateKey.from_private_bytes(own).public_key() for site, own in PRIVATE_KEYS.items()}
 DISCLOSED = (
-    b'{"classes":null,"clusters":2,"local_loops":1,"max_iterations":300,"model":"bce","on_dropout":"wait","posterior":'
-    b'"joint","restarts":5,"schedule":"joint","seed":0,"sites":["east","north","south"],"smoothing":1.0,"start":"votes",'
-    b'"tolerance":1e-06}'
+    b'{"classes":null,"clusters":2,"halving":true,"local_loops":10,"max_iterations":300,"model":"bce","on_dropout":'
+    b'"wait","posterior":"joint","restarts":5,"schedule":"joint","seed":0,"sites":["east","north","south"],"smoothing":'
+    b'1.0,"start":"votes","tolerance":1e-06}'
 )
 DISCLOSURE_DIGEST = sha256(DISCLOSED)
 JOB_KEY = hkdf(SECRETS["east"], b"ce job key", DISCLOSURE_DIGEST)
@@ -239,9 +239,11 @@ def pair_keys() -> Section:
 def job_keys() -> Section:
     return {
         "what": "The disclosure definition of a job: its definition without name, deadlines and privacy, sites sorted, "
-        "tolerance and smoothing with a fraction. The job key, made by the first site by name: HKDF(its secret; "
-        "'ce job key', SHA-256 of the disclosure definition).",
-        "definition": '{"name":"demo","privacy":"blind","clusters":2,"sites":["south","east","north"],"smoothing":1}',
+        "tolerance and smoothing with a fraction; defaults are written out, but for halving, which is there where the "
+        "job has it. The job key, made by the first site by name: HKDF(its secret; 'ce job key', SHA-256 of the "
+        "disclosure definition).",
+        "definition": '{"name":"demo","privacy":"blind","clusters":2,"sites":["south","east","north"],"smoothing":1,'
+        '"halving":true}',
         "disclosure_definition": DISCLOSED.decode(),
         "disclosure_digest": DISCLOSURE_DIGEST.hex(),
         "secret": SECRETS["east"].hex(),
@@ -645,11 +647,12 @@ def identity(kind: str, members: Sequence[str], *over: bytes) -> bytes:
     return sha256(joined(kind.encode(), joined(*(site.encode() for site in members)), *over))
 
 
-def mask_context(
-    attempt_: bytes, identity_: bytes, name: str, shape: Sequence[int], bits: int, round_: int, digest: bytes
-) -> bytes:
-    parts = (attempt_, identity_, name.encode(), joined(*map(number, shape)), number(bits), number(round_), digest)
-    return sha256(joined(b"ce mask context 1", *parts))
+def mask_context(attempt_: bytes, round_: int, digest: bytes, arrays: Sequence[Sequence[Any]]) -> bytes:
+    """`arrays`: identity, name, shape and bits of each."""
+    parts = [b"ce mask context 2", attempt_, number(round_), digest]
+    for identity_, name, shape, bits in arrays:
+        parts += [identity_, name.encode(), joined(*map(number, shape)), number(bits)]
+    return sha256(joined(*parts))
 
 
 #: Members and objects. As text block/14 comes before block/4.
@@ -662,7 +665,7 @@ GROUP = ("age", "visits")  # columns 0 and 3, both held by all three
 ROUND = 9
 ATTEMPT_DIGEST = sha256(joined(*CONTEXT, digest_of_enrolments(summaries())))
 
-#: name, shape, bits, contributors, words of each.
+#: name, shape, bits, contributors, words of each; those of one round.
 ARRAYS: tuple[tuple[str, tuple[int, ...], int, tuple[str, ...], tuple[tuple[int, ...], ...]], ...] = (
     ("global/bound", (2,), 30, SITES, ((2**62, -(2**62)), (1, -1), (2**62 - 5, -(2**62) + 9))),
     (
@@ -743,58 +746,111 @@ def mask_keys() -> Section:
     }
 
 
-def own_scopes(name: str) -> list[str]:
+def own_scope(name: str) -> list[str]:
     return [] if name.startswith("global/") else ["/".join(name.split("/")[:2])]
 
 
-def pair_scopes(name: str, one: str, other: str) -> list[str]:
-    return sorted({*own_scopes(name), *common_blocks(one, other)})
+def pair_scopes(one: str, other: str) -> list[str]:
+    """All blocks and groups that both are in."""
+    held = {"columns/0": SITES, "columns/2": ("east", "south")}
+    return sorted([*common_blocks(one, other), *(scope for scope, own in held.items() if {one, other} <= set(own))])
 
 
 def pairs_of(members: Sequence[str]) -> list[tuple[str, str]]:
     return [(one, other) for one in members for other in members if one < other]
 
 
-def context_of(name: str, shape: Sequence[int], bits: int, members: Sequence[str], digest: bytes) -> bytes:
-    return mask_context(ATTEMPT_DIGEST, identity_of(name, members), name, shape, bits, ROUND, digest)
+def mac_of(name: str) -> str:
+    kind, number_, *rest = name.split("/")
+    return "global/mac" if kind == "global" else "/".join([kind, number_, "mac", *rest[1:]])
+
+
+#: As in `ARRAYS`, without words: those of one round, in the order of streams: by contributors, then by name.
+Asked = tuple[str, tuple[int, ...], int, tuple[str, ...]]
+
+
+def asked_in(mode: str) -> list[Asked]:
+    asked = [array_[:4] for array_ in ARRAYS]
+    if mode == "blind":
+        asked += {(mac_of(name), (3,), 0, members): 0 for name, _, _, members in asked}
+    return sorted(asked, key=lambda one: (one[3], one[0]))
+
+
+def described(asked: Sequence[Asked]) -> list[tuple[bytes, str, tuple[int, ...], int]]:
+    return [(identity_of(name, members), name, shape, bits) for name, shape, bits, members in asked]
+
+
+def digest_in(mode: str, scopes: Sequence[str]) -> bytes:
+    return blind_view_digest(scopes) if mode == "blind" else view_digest(a_task(), scopes)
+
+
+def of_pair(mode: str, one: str, other: str) -> list[Asked]:
+    return [asked for asked in asked_in(mode) if {one, other} <= set(asked[3])]
+
+
+def pair_context(mode: str, one: str, other: str) -> bytes:
+    digest = digest_in(mode, pair_scopes(one, other))
+    return mask_context(ATTEMPT_DIGEST, ROUND, digest, described(of_pair(mode, one, other)))
+
+
+def of_set(members: Sequence[str]) -> list[Asked]:
+    return [asked for asked in asked_in("blind") if asked[3] == tuple(members)]
+
+
+def set_scopes(members: Sequence[str]) -> list[str]:
+    return sorted({scope for name, *_ in of_set(members) for scope in own_scope(name)})
+
+
+def set_context(members: Sequence[str]) -> bytes:
+    digest = digest_in("blind", set_scopes(members))
+    return mask_context(ATTEMPT_DIGEST, ROUND, digest, described(of_set(members)))
 
 
 def mask_contexts() -> Section:
-    task = a_task()
-
-    def bound(scopes: Sequence[str], *array_: Any) -> Section:
-        own = view_digest(task, scopes)
-        return {"scopes": list(scopes), "view_digest": own.hex(), "context": context_of(*array_, own).hex()}
-
-    cases = []
-    for name, shape, bits, members, _ in ARRAYS:
-        array_ = (name, shape, bits, members)
-        cases.append(
+    rounds = []
+    for mode in ("masked", "blind"):
+        pairs = [
+            {
+                "sites": [one, other],
+                "scopes": pair_scopes(one, other),
+                "view_digest": digest_in(mode, pair_scopes(one, other)).hex(),
+                "arrays": [name for name, *_ in of_pair(mode, one, other)],
+                "context": pair_context(mode, one, other).hex(),
+            }
+            for one, other in pairs_of(SITES)
+        ]
+        sets = [
+            {
+                "sites": list(members),
+                "scopes": set_scopes(members),
+                "view_digest": digest_in(mode, set_scopes(members)).hex(),
+                "arrays": [name for name, *_ in of_set(members)],
+                "context": set_context(members).hex(),
+            }
+            for members in (SET_KEYS if mode == "blind" else ())
+        ]
+        arrays = [
             {
                 "name": name,
                 "contributors": list(members),
                 "shape": list(shape),
                 "bits": bits,
-                "round": ROUND,
                 "identity": identity_of(name, members).hex(),
-                "set": bound(own_scopes(name), *array_),
-                "pairs": [
-                    {"sites": list(pair), **bound(pair_scopes(name, *pair), *array_)} for pair in pairs_of(members)
-                ],
             }
-        )
+            for name, shape, bits, members in asked_in(mode)
+        ]
+        rounds.append({"mode": mode, "round": ROUND, "arrays": arrays, "pairs": pairs, "sets": sets})
     return {
-        "what": "What a mask is bound to: SHA-256 of joined('ce mask context 1', attempt, identity, name, joined("
-        "numbers of the shape), number(bits), number(round), view digest). The attempt is the SHA-256 of "
-        "joined(context, "
-        "enrolment digest). The identity is the SHA-256 of joined(kind, joined(contributors), ...): of a global array "
-        "nothing "
-        "more; of a block the SHA-256 of its members' pseudonyms in their common order, of claims on a column its name "
-        "besides; of a column group each column's name and joined(its tokens). For the mask of two contributors the "
-        "view digest is that about the array's own block or group, if it has one, and about all blocks that both are "
-        "in, in order "
-        "of their names as text; for the mask of the set it is that about the array's own scope only. The task is that "
-        "of view_digests.",
+        "what": "What the masks of a round are bound to: SHA-256 of joined('ce mask context 2', attempt, "
+        "number(round), view digest, and for each array identity, name, joined(numbers of the shape), number(bits)). "
+        "The arrays of a pair are those of the round that both contribute to, those of a set the ones with exactly "
+        "these contributors; both in order of their contributors, then of their names. The attempt is the SHA-256 of "
+        "joined(context, enrolment digest). The identity is the SHA-256 of joined(kind, joined(contributors), ...): of "
+        "a global array nothing more; of a block the SHA-256 of its members' pseudonyms in their common order, of "
+        "claims on a column (and their mac) its name besides; of a column group each column's name and joined(its "
+        "tokens). The view digest of a pair is about all blocks and groups that both are in, that of a set about the "
+        "blocks and groups of its arrays, in order of their names as text. In masked the task is that of view_digests; "
+        "in blind the view digests are those of view_digests_in_blind, and macs are among the arrays.",
         "enrolment_digest": digest_of_enrolments(summaries()).hex(),
         "attempt": ATTEMPT_DIGEST.hex(),
         "blocks": {
@@ -810,7 +866,7 @@ def mask_contexts() -> Section:
             }
             for index, name in ((0, "age"), (2, "rank"), (3, "visits"))
         ],
-        "cases": cases,
+        "rounds": rounds,
     }
 
 
@@ -818,14 +874,12 @@ SET_KEYS = {SITES: sha256(b"set key of all"), ("east", "south"): sha256(b"set ke
 
 
 def streams() -> Section:
-    name, shape, bits, members, _ = ARRAYS[2]
-    task, cases = a_task(), []
+    cases = []
     pair = mask_key("east", "south", common_blocks("east", "south"))
-    for kind, purpose, key, scopes in (
-        ("pair", b"ce mask 1", pair, pair_scopes(name, "east", "south")),
-        ("set", b"ce set mask 1", SET_KEYS[SITES], own_scopes(name)),
+    for kind, purpose, key, context in (
+        ("pair", b"ce mask 2", pair, pair_context("masked", "east", "south")),
+        ("set", b"ce set mask 2", SET_KEYS[SITES], set_context(SITES)),
     ):
-        context = context_of(name, shape, bits, members, view_digest(task, scopes))
         stream = hkdf(key, purpose, context)
         cases.append(
             {
@@ -840,8 +894,8 @@ def streams() -> Section:
         )
     return {
         "what": "Streams of mask words: AES-256-CTR over zeros, counter from 0, little-endian words. The key is HKDF("
-        "mask key of a pair; 'ce mask 1', mask context) between two sites, HKDF(set key; 'ce set mask 1', mask "
-        "context) among all contributors of a total in blind.",
+        "mask key of a pair; 'ce mask 2', mask context) between two sites, HKDF(set key; 'ce set mask 2', mask "
+        "context) among all contributors of some totals in blind.",
         "cases": cases,
     }
 
@@ -891,116 +945,103 @@ def view_digests_in_blind() -> Section:
     }
 
 
-def masked_words(site: str, members: Sequence[str], contexts: dict[str, bytes], plain: Sequence[int]) -> list[int]:
-    found = list(plain)
-    for peer in members:
-        if peer != site:
-            key = hkdf(mask_key(site, peer, common_blocks(site, peer)), b"ce mask 1", contexts[peer])
-            own = stream_words(key, len(plain))
-            sign = 1 if site < peer else -1
-            found = [signed(word + sign * mask) for word, mask in zip(found, own, strict=True)]
-    return found
-
-
-def set_masked(members: Sequence[str], context: bytes, sent: dict[str, list[int]]) -> None:
-    """The first contributor adds the stream that all of them share."""
-    first = sent[members[0]]
-    mask = stream_words(hkdf(SET_KEYS[tuple(members)], b"ce set mask 1", context), len(first))
-    sent[members[0]] = [signed(a + b) for a, b in zip(first, mask, strict=True)]
-
-
 P = 2**89 - 1
+#: Words of a site by array, in the order of the stream.
+Sent = dict[str, dict[str, list[int]]]
+
+
+def add_stream(sent: Sent, site: str, asked: Sequence[Asked], key: bytes, sign: int) -> None:
+    """One stream through arrays of a site."""
+    own = iter(stream_words(key, sum(math.prod(shape) for _, shape, *_ in asked)))
+    for name, *_ in asked:
+        sent[name][site] = [signed(word + sign * next(own)) for word in sent[name][site]]
+
+
+def hide(mode: str, sent: Sent) -> None:
+    """What sites send, in the place of what they have."""
+    for one, other in pairs_of(SITES):
+        key = hkdf(mask_key(one, other, common_blocks(one, other)), b"ce mask 2", pair_context(mode, one, other))
+        for site, sign in ((one, 1), (other, -1)):
+            add_stream(sent, site, of_pair(mode, one, other), key, sign)
+    for members in SET_KEYS if mode == "blind" else ():
+        key = hkdf(SET_KEYS[members], b"ce set mask 2", set_context(members))
+        add_stream(sent, members[0], of_set(members), key, 1)
 
 
 def tag_words(value: int) -> list[int]:
     return [value >> 30 * at & 2**30 - 1 for at in range(3)]
 
 
-def macs(name: str, shape: Sequence[int], bits: int, members: Sequence[str], plain: Sequence[Sequence[int]]) -> Section:
-    """The tags that travel with the words of one array."""
-    kind, number, *rest = name.split("/")
-    mac = {"global": "global/mac"}.get(kind, f"{kind}/{number}/mac")
-    if rest[:1] == ["claims"]:
-        mac += f"/{rest[1]}"
-    own = context_of(name, shape, bits, members, blind_view_digest(own_scopes(name)))
-    coefficients = [
-        word % 2**64 for word in stream_words(hkdf(SET_KEYS[tuple(members)], b"ce mac 1", own), len(plain[0]))
-    ]
-    tags, shares, sent = {}, {}, {}
-    for site, words in zip(members, plain, strict=True):
-        tags[site] = sum(c * w for c, w in zip(coefficients, words, strict=True)) % P
-        contexts = {
-            peer: context_of(mac, (3,), 0, members, blind_view_digest(pair_scopes(name, site, peer)))
-            for peer in members
-            if peer != site
-        }
-        shares[site] = 0
-        for peer, context in contexts.items():
-            drawn = hkdf(mask_key(site, peer, common_blocks(site, peer)), b"ce mac share 1", context)
-            shares[site] += int.from_bytes(drawn, "big") * (1 if site < peer else -1)
-        shares[site] %= P
-        sent[site] = masked_words(site, members, contexts, tag_words((tags[site] + shares[site]) % P))
-    assert sum(shares.values()) % P == 0
-    set_masked(members, context_of(mac, (3,), 0, members, blind_view_digest(own_scopes(name))), sent)
-    total = [sum(words) for words in zip(*plain, strict=True)]
-    tag = sum(c * w for c, w in zip(coefficients, total, strict=True)) % P
-    assert tag == sum(tags.values()) % P
-    return {
-        "name": mac,
-        "first_coefficients": [str(c) for c in coefficients[:2]],
-        "tags": {site: str(value) for site, value in tags.items()},
-        "shares_of_zero": {site: str(value) for site, value in shares.items()},
-        "sent": {site: texts(words) for site, words in sent.items()},
-        "sum_of_sent": texts([signed(sum(words)) for words in zip(*sent.values(), strict=True)]),
-        "tag_of_total": str(tag),
-    }
+def macs(members: tuple[str, ...], plain: Sent) -> dict[str, Section]:
+    """The tags of all arrays with these contributors, by the name that they are sent under."""
+    asked = [one for one in of_set(members) if "/mac" not in one[0]]
+    own = stream_words(hkdf(SET_KEYS[members], b"ce mac 2", set_context(members)), sum(math.prod(a[1]) for a in asked))
+    coefficients = iter(word % 2**64 for word in own)
+    found: dict[str, Section] = {}
+    for name, shape, *_ in asked:
+        c = [next(coefficients) for _ in range(math.prod(shape))]
+        mac = found.setdefault(mac_of(name), {"coefficients": {}, "tags": dict.fromkeys(members, 0)})
+        mac["coefficients"][name] = c
+        for site in members:
+            mac["tags"][site] = (mac["tags"][site] + sum(map(int.__mul__, c, plain[name][site]))) % P
+    for name, mac in found.items():
+        mac["shares_of_zero"] = dict.fromkeys(members, 0)
+        for one, other in pairs_of(members):
+            key, context = mask_key(one, other, common_blocks(one, other)), pair_context("blind", one, other)
+            drawn = int.from_bytes(hkdf(key, b"ce mac share 2", context, name.encode()), "big")
+            for site, sign in ((one, 1), (other, -1)):
+                mac["shares_of_zero"][site] = (mac["shares_of_zero"][site] + sign * drawn) % P
+        assert sum(mac["shares_of_zero"].values()) % P == 0
+    return found
 
 
 def masked_totals() -> Section:
-    task, cases = a_task(), []
-    digests = {"masked": lambda scopes: view_digest(task, scopes), "blind": blind_view_digest}
-    for name, shape, bits, members, plain in ARRAYS:
-        total = [signed(sum(own)) for own in zip(*plain, strict=True)]
-        for mode, digest in digests.items():
-            sent = {}
-            for site, own in zip(members, plain, strict=True):
-                contexts = {
-                    peer: context_of(name, shape, bits, members, digest(pair_scopes(name, site, peer)))
-                    for peer in members
-                    if peer != site
+    cases = []
+    for mode in ("masked", "blind"):
+        sent: Sent = {
+            name: {site: list(own) for site, own in zip(members, plain, strict=True)}
+            for name, _, _, members, plain in ARRAYS
+        }
+        plain = {name: {site: texts(own) for site, own in parts.items()} for name, parts in sent.items()}
+        totals = {name: [signed(sum(own)) for own in zip(*parts.values(), strict=True)] for name, parts in sent.items()}
+        tags: dict[str, Section] = {}
+        for members in SET_KEYS if mode == "blind" else ():
+            tags |= macs(members, sent)
+        for name, mac in tags.items():
+            sent[name] = {s: tag_words((tag + mac["shares_of_zero"][s]) % P) for s, tag in mac["tags"].items()}
+        hide(mode, sent)
+        arrays = []
+        for name, shape, bits, _ in asked_in(mode):
+            added = [signed(sum(own)) for own in zip(*sent[name].values(), strict=True)]
+            assert mode == "blind" or added == totals[name]
+            array_ = {"name": name, "shape": list(shape), "bits": bits}
+            array_["sent"] = {site: texts(own) for site, own in sent[name].items()}
+            array_["sum_of_sent"] = texts(added)
+            if name in tags:
+                array_["first_coefficients"] = {
+                    of: [str(c) for c in coefficients[:2]] for of, coefficients in tags[name]["coefficients"].items()
                 }
-                sent[site] = masked_words(site, members, contexts, own)
-            if mode == "blind":
-                set_masked(members, context_of(name, shape, bits, members, digest(own_scopes(name))), sent)
-            added = [signed(sum(own)) for own in zip(*sent.values(), strict=True)]
-            assert mode == "blind" or added == total
-            cases.append(
-                {
-                    "mode": mode,
-                    "name": name,
-                    "shape": list(shape),
-                    "bits": bits,
-                    "round": ROUND,
-                    "plain": {site: texts(own) for site, own in zip(members, plain, strict=True)},
-                    "sent": {site: texts(own) for site, own in sent.items()},
-                    "sum_of_sent": texts(added),
-                    "total": texts(total),
-                    **({"mac": macs(name, shape, bits, members, plain)} if mode == "blind" else {}),
-                }
-            )
+                for key in ("tags", "shares_of_zero"):
+                    array_[key] = {site: str(value) for site, value in tags[name][key].items()}
+                array_["tag_of_total"] = str(sum(tags[name]["tags"].values()) % P)
+            else:
+                array_ |= {"plain": plain[name], "total": texts(totals[name])}
+            arrays.append(array_)
+        cases.append({"mode": mode, "round": ROUND, "arrays": arrays})
     return {
-        "what": "What each contributor of a total sends. Masked: its words plus the stream that it shares with every "
-        "contributor after it by name, minus those with every contributor before it, modulo 2^64; the sum of what is "
-        "sent is the total. Blind: the first contributor by name adds the stream of the set besides, and the total is "
-        "the sum of what is sent minus the stream of the set. Attempt, blocks and columns are those of mask_contexts, "
-        "keys of pairs those of mask_keys; view digests those of view_digests in masked, and of view_digests_in_blind "
-        "in blind. There each array (or all arrays of a scope and round together, whose tags are added) travels with "
-        "its mac. The coefficients c are the words, without sign, of the stream with the key HKDF(set key; 'ce mac 1', "
-        "mask context of the array); the tag of words w is the sum of c w modulo P = 2^89 - 1. With each contributor "
-        "after it by name a site adds HKDF(mask key of the pair; 'ce mac share 1', mask context of the mac), a "
-        "big-endian number, with each before it it subtracts it, modulo P; the result is sent as three words of 30 "
-        "bits, least first, masked as other words are, with no fraction bits.",
-        "task": task,
+        "what": "What each contributor sends in one round of several arrays. Masked: its words plus those of the "
+        "stream that it shares with every site after it by name, minus those with every site before it, modulo 2^64, "
+        "a stream running through all arrays of the pair in order; the sums of what is sent are the totals. Blind: the "
+        "first contributor by name of each set adds the stream of the set besides, through all arrays of the set, and "
+        "the totals are the sums of what is sent minus the stream of the set. Attempt, blocks and columns are those of "
+        "mask_contexts, keys of pairs those of mask_keys. In blind the arrays of a scope travel with a mac. The "
+        "coefficients c are the words, without sign, of the stream with the key HKDF(set key; 'ce mac 2', mask context "
+        "of the set), which runs through all arrays of the set but macs; the tag of words w is the sum of c w modulo P "
+        "= 2^89 - 1, and the tags of arrays with the same mac are added. With each contributor after it by name a site "
+        "adds HKDF(mask key of the pair; 'ce mac share 2', mask context of the pair, name of the mac), a big-endian "
+        "number, with each before it it subtracts it, modulo P; the result is sent as three words of 30 bits, least "
+        "first, masked as other words are, with no fraction bits.",
+        "task": a_task(),
         "set_keys": [{"sites": list(sites), "key": key.hex()} for sites, key in SET_KEYS.items()],
         "cases": cases,
     }
@@ -1029,12 +1070,12 @@ def states() -> Section:
 
 
 def decisions() -> Section:
-    running, n_starts = (0, 2, 3, 4), 5
-    bound, status = (-12.5, -1e6, -3.25, -7.0), (1, 2, 3, 4)
+    running, n_starts = (0, 2, 3, 4, 5), 6
+    bound, status = (-12.5, -1e6, -3.25, -7.0, -50.0), (1, 2, 3, 4, 5)
     arrays = {
-        "alpha": ((2,), (0.5, 1.5, 0.25, 1e-3, 2.0, 4.0, 8.0, 16.0)),
+        "alpha": ((2,), (0.5, 1.5, 0.25, 1e-3, 2.0, 4.0, 8.0, 16.0, 3.0, 3.0)),
         "bound": ((), bound),
-        "rate": ((), (3.0, 4.0, 5.0, 6.0)),
+        "learning": ((), (3.0, 4.0, 5.0, 6.0, 0.0)),
     }
     content = bytes(status[running.index(start)] if start in running else 0 for start in range(n_starts))
     for name, (shape, values) in sorted(arrays.items()):
@@ -1047,15 +1088,16 @@ def decisions() -> Section:
             content += struct.pack(f"<{width}d", *row)
     return {
         "what": "A decision: one byte for each start (0 does not run, 1 goes on, 2 goes back, 3 stops because it has "
-        "converged, 4 stops otherwise), then the bound and the globals, by name: length of the name (uint32), name, "
-        "number of sides (uint32), sides (uint64), elements (float64), all little-endian. The first side counts all "
-        "starts, those that do not run are zeros.",
+        "converged, 4 stops at the limit or because the model says so, 5 stops because it is dropped), then the bound "
+        "and the globals, by name: length of the name (uint32), name, number of sides (uint32), sides (uint64), "
+        "elements (float64), all little-endian. The first side counts all starts, those that do not run are zeros.",
         "starts": n_starts,
         "running": list(running),
         "bound": texts(bound),
         "retry": [own == 2 for own in status],
         "converged": [own == 3 for own in status],
         "stopped": [own == 4 for own in status],
+        "dropped": [own == 5 for own in status],
         "globals": {
             name: {"shape": [len(running), *shape], "elements": texts(values)}
             for name, (shape, values) in arrays.items()

@@ -45,7 +45,7 @@ from sealed_words import (
 PATH = Path(__file__).with_name("sealed_answers.json")
 
 ABOUT = (
-    "Known answers of sealed jobs, protocol version 3 (docs/protocol.md, 'Sealed'; docs/site-computation.md, 'pairs'). "
+    "Known answers of sealed jobs, protocol version 4 (docs/protocol.md, 'Sealed'; docs/site-computation.md, 'pairs'). "
     "Bytes are hexadecimal, reals the shortest decimal strings that give the same double. Arrays are nested lists. "
     "Everything is exact, except reals in sections that name a tolerance, which is relative."
 )

@@ -37,7 +37,7 @@ from ce.protocol.topology.vocabularies import Wishes
 PATH = Path(__file__).with_name("sealed_job.json")
 
 ABOUT = (
-    "A whole sealed job of ce, protocol version 3 (docs/protocol.md, 'Sealed'): three sites, nine objects. Bytes are "
+    "A whole sealed job of ce, protocol version 4 (docs/protocol.md, 'Sealed'): three sites, nine objects. Bytes are "
     "hexadecimal. Arrays of bytes are their bytes; model/categories, model/weights and model/beta are their elements, "
     "row-major, separated by spaces, with the shape beside them; reals are the shortest decimals that give the same "
     "double. rounds[].down are the arrays of the tasks, with the sites that get them; rounds[].up are those of the "

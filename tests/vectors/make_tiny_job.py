@@ -6,8 +6,9 @@ The job is run by ce itself, in `plain`, and one round is masked with given keys
 computes the same a second time from docs/site-computation.md and docs/protocol.md, without ce;
 tests/unit/test_tiny_job.py holds both against the file.
 
-Labels and secrets were chosen so that one start takes a step back (retry), both starts stop in different rounds, and
-the winner is the one that stopped first.
+Labels and secrets were chosen so that the hold of alpha ends in different rounds, one start takes steps back (retry),
+both stop in different rounds, and the winner is the one that stopped first. No start is dropped: of two starts the one
+that stays would then be the winner and the last one, and to a site a dropped start is one more in `stop`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ce.protocol.topology.topology import Rows, Topology, align
 PATH = Path(__file__).with_name("tiny_job.json")
 
 ABOUT = (
-    "A whole job of ce, model bce, protocol version 3 (docs/protocol.md, docs/site-computation.md): three sites, three "
+    "A whole job of ce, model bce, protocol version 4 (docs/protocol.md, docs/site-computation.md): three sites, three "
     "objects each. Bytes are hexadecimal. Arrays are texts: their elements, row-major, separated by spaces, with the "
     "shape beside them; reals are the shortest decimals that give the same double, words are signed 64-bit integers. "
     "rounds[].down are the arrays of the tasks, with the sites that get them; rounds[].up are the answers of each site "
@@ -52,20 +53,20 @@ SITES = ("east", "north", "south")
 LABELS: dict[str, dict[str, Any]] = {
     "east": {
         "ids": ["u1", "u2", "u3"],
-        "columns": {"age": [None, "mid", "young"], "visits": [2, None, 1]},
+        "columns": {"age": ["young", "mid", "mid"], "visits": [None, 1, None]},
     },
     "north": {
         "ids": ["u1", "u4", "u5"],
-        "columns": {"age": ["mid", "mid", "young"], "rank": [1, 0, 1]},
+        "columns": {"age": [None, "young", "mid"], "rank": [0, 1, 0]},
     },
     "south": {
         "ids": ["u1", "u2", "u6"],
-        "columns": {"shape": ["y", "y", "x"], "visits": [None, 2, 2]},
+        "columns": {"shape": ["x", "x", "y"], "visits": [2, None, 2]},
     },
 }
-SECRETS = {site: hashlib.sha256(f"tiny job 1 {site}".encode()).digest() for site in SITES}
+SECRETS = {site: hashlib.sha256(f"tiny job 2 {site}".encode()).digest() for site in SITES}
 PRIVATE_KEYS = {site: hashlib.sha256(f"ephemeral key of {site}".encode()).digest() for site in SITES}
-JOB = Job(name="tiny", clusters=2, restarts=2, sites=SITES, local_loops=2, max_iterations=75)
+JOB = Job(name="tiny", clusters=2, restarts=2, sites=SITES, local_loops=2, max_iterations=75, tolerance=1e-4)
 ATTEMPT = Attempt(JOB.name, JOB.definition(), 1, SITES)
 JOB_KEY = job_key(SECRETS[SITES[0]], JOB.disclosure_digest)
 
@@ -176,7 +177,7 @@ def _round(tasks: Mapping[str, Task], answers: Mapping[str, Answer]) -> dict[str
         for name, array in tasks[site].arrays.items():
             entry = down.setdefault(name, {"shape": list(array.shape), "reals": _reals(array), "to": []})
             entry["to"].append(site)
-        for name, (shape, bits) in tasks[site].asked.items():
+        for name, (shape, bits, _) in tasks[site].asked.items():
             entry = up.setdefault(name, {"shape": list(shape), "fraction_bits": bits, "words": {}})
             entry["words"][site] = _words(answers[site].arrays[name])
     header = {key: getattr(first, key) for key in ("round", "step", "stage", "iteration")}
@@ -198,41 +199,22 @@ def _masked(
     """The first round that takes a step back, as the sites send it in `masked`."""
     tasks, answers = next((tasks, answers) for tasks, answers in rounds if tasks[SITES[0]].retry)
     words: dict[str, dict[str, str]] = {}
-    contexts: dict[str, dict[str, str]] = {}
+    contexts: dict[str, str] = {}
     for site in SITES:
         binding = masks_of(site, enrolments, topology, rows)
-        mask = binding._masks.mask
-        seen: dict[str, Mapping[str, bytes]] = {}
-
-        def recording(
-            round_: int,
-            name: str,
-            plain: Any,
-            of: Mapping[str, bytes],
-            stream: bytes | None = None,
-            mask: Any = mask,
-            seen: Any = seen,
-        ) -> Any:
-            seen[name] = of
-            return mask(round_, name, plain, of, stream)
-
-        binding._masks.mask = recording  # type: ignore[method-assign, assignment]
-        sent = binding.mask(answers[site], view_digest(tasks[site]))
+        digest = view_digest(tasks[site])
+        sent = binding.mask(answers[site], digest)
         words[site] = {str(name): _words(array) for name, array in sorted(sent.arrays.items())}
         if site == SITES[0]:
-            contexts = {
-                str(name): {peer: context.hex() for peer, context in of.items()} for name, of in sorted(seen.items())
-            }
+            found = binding._pair_contexts(binding._made, answers[site].round, digest)
+            contexts = {peer: context.hex() for peer, context in sorted(found.items())}
             attempt = binding._attempt.hex()
             blocks = {peer: binding._blocks_of(peer) for peer in SITES[1:]}
     keys = pair_keys(SITES[0])
     mask_keys = {peer: derive(keys[peer], b"ce blocks 1", blocks[peer]) for peer in SITES[1:]}
     streams = {
-        name: {
-            peer: expand(extract(mask_keys[peer]), b"ce mask 1", bytes.fromhex(context)).hex()
-            for peer, context in of.items()
-        }
-        for name, of in contexts.items()
+        peer: expand(extract(mask_keys[peer]), b"ce mask 2", bytes.fromhex(context)).hex()
+        for peer, context in contexts.items()
     }
     return {
         "round": tasks[SITES[0]].round,

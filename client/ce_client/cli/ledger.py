@@ -25,7 +25,7 @@ from ce_client.state.hash_chain import NO_LINES
 from ce_client.state.randomisations import epsilon_sentence, epsilon_words
 from ce_client.state.releases.accounts import epsilon_words as release_words
 
-WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1}
+WORD_BYTES = {"int64": 8, "float64": 8, "uint8": 1, "int32": 4, "float32": 4}
 
 
 @click.group(short_help="What has left this site, contribution by contribution.")

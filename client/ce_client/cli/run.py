@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import os
 import signal
 import sys
@@ -18,6 +20,7 @@ from ce.cli.preflight import Checks, check_packages, check_writable
 from ce.declarations.registry import find_model
 from ce.errors import ConfigError, InputError
 from ce.identity.peers import Peers
+from ce.kernels.warmup import warm_daemon
 from ce.labels import LabelTable
 from ce.labels.randomised import Randomisation, randomise
 from ce.policy import Policy
@@ -37,6 +40,8 @@ from ce_client.state.randomisations import Randomisations, draws_of, epsilon_sen
 from ce_client.state.releases.accounts import epsilon_words
 from ce_client.state.releases.database import FILE_NAME as RELEASES
 from ce_client.state.releases.store import Releases
+
+log = logging.getLogger("ce_client")
 
 #: `check` reports a certificate that ends sooner than this.
 RENEW = timedelta(days=30)
@@ -70,6 +75,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     site_files.peers()
     check_writable(settings.results)
     with sole_daemon(settings.state), relay_native_stderr():
+        warm_daemon(settings.state, log.info)
         busy = asyncio.run(_run(site_files))
     sys.stdout.flush()
     if busy:
@@ -85,6 +91,7 @@ async def _run(site_files: SiteFiles) -> bool:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
     loop.add_signal_handler(WAKE, daemon.reconsider)
+    gc.freeze()  # modules are not searched for garbage in every exchange
     await daemon.run()
     # The loop removes its handlers when it ends; without one, the signal would end the process before its last lines.
     loop.remove_signal_handler(WAKE)

@@ -56,7 +56,7 @@ _KEYS = {
     "torn": _ALWAYS | {"bytes"},
 }
 #: Types of words, of encrypted bytes and of reals. `dtype.name` takes longer than the hash of a small array.
-_TYPE_NAMES = {"i": "int64", "u": "uint8", "f": "float64"}
+_TYPE_NAMES = {"i8": "int64", "u1": "uint8", "f8": "float64", "i4": "int32", "f4": "float32"}
 #: Bytes per read, from the end, when the last two lines are searched.
 _READ_BYTES = 1 << 16
 
@@ -153,7 +153,7 @@ class Ledger:
         described = {
             name: {
                 "shape": list(array.shape),
-                "type": _TYPE_NAMES[array.dtype.kind],
+                "type": _TYPE_NAMES[array.dtype.str[1:]],
                 "mode": mode if isinstance(mode, str) else mode[name],
                 "contributors": list(contributors[name]),
                 "sha256": array_hash(array).hex(),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ce.audit.adversary_views import CoordinatorView, Guesses, Question
 from ce.audit.attack_plan import BY_COORDINATOR
@@ -146,8 +147,9 @@ class ActiveCoordinator:
 
     def _run(self, exchanges: int, wrap: Callable[[Transport], Transport]) -> None:
         """Run the same job with as many exchanges as an attack takes. Steps that can be taken back would disturb it,
-        and so would local loops; the operator chooses both."""
-        job = replace(self._job, max_iterations=exchanges, tolerance=0.0, schedule="newton", local_loops=1)
+        and so would local loops and starts that end; the operator chooses all three."""
+        chosen: dict[str, Any] = {"schedule": "newton", "local_loops": 1, "halving": False}
+        job = replace(self._job, max_iterations=exchanges, tolerance=0.0, **chosen)
         with suppress(AttackOver):
             record(job, self._tables, "masked", self._secrets, wrap=wrap, first=1, keys_of=self._job)
 

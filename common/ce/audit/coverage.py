@@ -2,6 +2,12 @@
 
 `tests/audit/test_coverage.py` compares this with the table of steps and with recorded jobs, so that no step and no
 array is left out unnoticed.
+
+Sums and messages of a job with `precision = "single"` are the same arrays, of the same numbers, rounded at a coarser
+scale before they are added, masked and sent: who reads them learns no more, and masks and tags are as strong
+(`ce.privacy.mac`). Attacks play the job in double precision, which gives them all bits. The width of an array says
+whether the job has few clusterings, whose number its parties know. That the same labels would be seen twice, in one job
+of each precision, is what the budget of definitions counts: the precision is part of a definition.
 """
 
 from __future__ import annotations

@@ -99,6 +99,8 @@ def audit(
     report = on_progress or (lambda text: None)
     if job.sealed:
         return _sealed(job, tables, wanted, policy, report, (complete, taking_part))
+    # Words and messages of single precision are roundings of these: they tell nobody more.
+    job = replace(job, precision="double")
     secrets = secrets_of(job, tables) if secrets is None else secrets
     report("running the job with plain sums")
     plain = record(job, tables, "plain", secrets)

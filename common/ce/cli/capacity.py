@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from ce import capacity as formulas
+from ce.cli.options import precision_option
 from ce.cli.output import fact_table, format_option, show_table
 from ce.cli.output import size as readable
 from ce.declarations.registry import DEFAULT, find_model, model_names
@@ -37,14 +38,17 @@ def _count(name: str, help_: str, default: int | None = None, smallest: int = 1)
 @_count("--shared-columns", "Columns among these that all other sites hold, too.", 0, 0)
 @_count("--categories", "Categories of each column.")
 @_count("--clusters", "Consensus clusters, or classes.")
-@_count("--restarts", "Starts.", 5)
+@click.option(
+    "--restarts", type=click.IntRange(min=1), metavar="NUMBER", help="Starts. Default: 5, 20 for mixture, 1 for bc3e."
+)
 @_count("--iterations", "Iterations.", 100, 0)
 @click.option("--model", type=click.Choice(model_names()), default=DEFAULT, show_default=True, help="What is fitted.")
 @click.option(
     "--privacy", type=click.Choice(PRIVACY), help="How sums travel. Default: masked; sealed for models without sums."
 )
+@precision_option
 @format_option
-def capacity(format_: str, restarts: int, privacy: str | None, model: str, **given: Any) -> None:
+def capacity(format_: str, restarts: int | None, privacy: str | None, model: str, **given: Any) -> None:
     """What a job of a given size would take, at most: bytes on the wire, memory and disk.
 
     All sites are assumed to be of the same size. docs/capacity.md has the formulas, and how accurate they are.
@@ -55,8 +59,9 @@ def capacity(format_: str, restarts: int, privacy: str | None, model: str, **giv
       ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --categories 12 --clusters 10 --privacy blind
       ce capacity --sites 4 --objects 100000 --shared 20000 --columns 6 --categories 12 --clusters 10 --model pairs
     """
-    sealed = find_model(model).sealed
-    job = formulas.Size(starts=restarts, model=model, privacy=privacy or ("sealed" if sealed else "masked"), **given)
+    declaration = find_model(model)
+    sealed, starts = declaration.sealed, restarts or declaration.restarts
+    job = formulas.Size(starts=starts, model=model, privacy=privacy or ("sealed" if sealed else "masked"), **given)
     facts = _sealed(job) if sealed else _over_totals(job)
     if format_ == "json":
         click.echo(json.dumps({name.replace(", ", " ").replace(" ", "_"): round(fact) for name, fact in facts.items()}))

@@ -12,10 +12,12 @@ import numpy as np
 
 from ce.cli.options import Options, job_options
 from ce.cli.report import Consensus, check_outputs, note_early_end, progress_bar, show, summary
+from ce.cli.warmup import announce_compilation
 from ce.consensus_file import write_consensus
 from ce.declarations.registry import BUILT_IN, find_model
 from ce.errors import ConvergenceWarning
 from ce.job import Job
+from ce.kernels.warmup import warm_up
 from ce.labels import LabelTable
 from ce.protocol.engine.aggregator import Progress
 from ce.simulation import Excluded, Simulation, SiteResult, simulate
@@ -44,11 +46,13 @@ def fit(labels: Path, out: Path | None, **given: Any) -> None:
     """
     options = Options(**given)
     # Here is nobody else who could put together what they know.
-    job = options.job("fit", (HERE,), **({"collusion": 0} if options.model in _SEALED else {}))
+    # On one machine there are no exchanges to save: passes over the cells are all that costs time.
+    job = options.job("fit", (HERE,), local_loops=1, **({"collusion": 0} if options.model in _SEALED else {}))
     tables = {HERE: options.read(labels)}
     truth = options.read_truth()
     written = [] if out is None else [out]
     check_outputs(written, [labels, options.truth])
+    warm_up(announce_compilation)
     with progress_bar() as on_progress:
         if find_model(job.model).sealed:
             result = _by_its_estimator(job, tables[HERE], on_progress)
@@ -64,7 +68,7 @@ def fit(labels: Path, out: Path | None, **given: Any) -> None:
 def _by_its_estimator(job: Job, table: LabelTable, on_progress: Callable[[Progress], None] | None) -> Simulation:
     """The consensus of a model that no engine runs: one file needs neither masks nor noise."""
     estimator = find_model(job.model).load_estimator()(
-        job.clusters, max_iter=job.iterations, random_state=job.seed, progress=on_progress or False
+        job.clusters, max_iter=job.max_iterations, random_state=job.seed, progress=on_progress or False
     )
     with warnings.catch_warnings():
         # `note_early_end` says it in a line that names the option.

@@ -14,6 +14,7 @@ from ce.cli.entry import EXIT_CODES, add_completion, enter
 from ce.cli.fit import fit
 from ce.cli.metrics import metrics
 from ce.cli.simulate import simulate
+from ce.cli.warmup import warmup
 
 
 @click.group(epilog=EXIT_CODES, context_settings={"help_option_names": ["-h", "--help"]})
@@ -44,6 +45,7 @@ cli.add_command(simulate)
 cli.add_command(metrics)
 cli.add_command(audit)
 cli.add_command(capacity)
+cli.add_command(warmup)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -188,9 +188,11 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
 def note_early_end(result: Simulation) -> None:
     """A line on standard error, whatever the format, if the limit of iterations ended the fit."""
     job = result.job
-    if ended_too_early(find_model(job.model), converged=result.converged, max_iter=job.iterations, tol=job.tolerance):
+    if ended_too_early(
+        find_model(job.model), converged=result.converged, max_iter=job.max_iterations, tol=job.tolerance
+    ):
         click.echo(
-            f"warning: stopped after {job.iterations:,} iterations before it had converged: raise --max-iterations",
+            f"warning: stopped after {job.max_iterations:,} iterations before it had converged: raise --max-iterations",
             err=True,
         )
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import click
 
-from ce.cli.options import Options, job_options
+from ce.cli.options import Options, job_options, precision_option
 from ce.cli.report import Consensus, check_outputs, note_early_end, progress_bar, show, summary
+from ce.cli.warmup import announce_compilation
 from ce.consensus_file import write_consensus
 from ce.job import EXACT, PRIVACY, UNITS
+from ce.kernels.warmup import warm_up
 from ce.simulation import simulate as simulate_job
 from ce.splits import split as split_table
 
@@ -21,6 +23,14 @@ from ce.splits import split as split_table
 @click.option("--split", metavar="HOW", help="Split one file: rows:4, columns:4 or blocks:6.")
 @click.option(
     "--privacy", type=click.Choice(PRIVACY), help="Who can read the sums of a site. Default: masked; sealed for pairs."
+)
+@precision_option
+@click.option(
+    "--local-loops",
+    type=int,
+    metavar="N",
+    help="Passes per iteration over columns that one site holds alone. Default: 10 for bce, else 1. With 1 the result "
+    "is that of `ce fit`, whichever site holds what.",
 )
 @click.option("--epsilon", metavar="E", help="pairs: how much the opened tables may tell; exact: no noise. Default: 2.")
 @click.option("--delta", type=float, help="pairs: chance that epsilon does not hold. Default: 1e-6.")
@@ -34,6 +44,8 @@ def simulate(
     files: tuple[Path, ...],
     split: str | None,
     privacy: str | None,
+    precision: str,
+    local_loops: int | None,
     epsilon: str | None,
     delta: float | None,
     collusion: int | None,
@@ -61,11 +73,19 @@ def simulate(
         tables = split_table(options.read(files[0]), split, options.seed)
     else:
         raise click.UsageError("--split takes one file; without it each file is a site")
-    noise = {"epsilon": _epsilon(epsilon), "delta": delta, "collusion": collusion, "unit": unit}
-    job = options.job("simulation", tuple(tables), **{key: given for key, given in noise.items() if given is not None})
+    noise = {
+        "epsilon": _epsilon(epsilon),
+        "delta": delta,
+        "collusion": collusion,
+        "unit": unit,
+        "local_loops": local_loops,
+    }
+    chosen = {key: given for key, given in noise.items() if given is not None}
+    job = options.job("simulation", tuple(tables), precision=precision, **chosen)
     truth = options.read_truth()
     written = {} if out is None else {name: out / f"{name}.csv" for name in tables}
     check_outputs(list(written.values()), [*files, options.truth])
+    warm_up(announce_compilation)
     with progress_bar(job.sealed) as on_progress:
         result = simulate_job(job, tables, privacy=privacy, policy=policy, transport=transport, on_progress=on_progress)
     for name, path in written.items():

@@ -9,7 +9,7 @@ DECLARATION = ModelDeclaration(
     steps="ce.models.job_steps:bc3e_steps",
     estimator="ce.models.bc3e:BC3E",
     outcome="classes",
-    options=("max_iterations", "tolerance", "smoothing", "local_loops", "posterior", "start"),
+    options=("max_iterations", "tolerance", "smoothing", "local_loops", "posterior", "start", "precision"),
     # Run long, with soft votes, sigma² can collapse: ten iterations are where it is meant to stop.
     max_iterations=10,
     meant_to_stop=True,
@@ -23,7 +23,7 @@ DECLARATION = ModelDeclaration(
         shares=5,
         at_home=Arrays(13, 4, 24),
         private=Arrays(13, 2),
-        blind=Arrays(16, 2, 12),
+        blind=Arrays(16.5, 2, 12),
         checkpoint_at_home=Arrays(6, 2.13),
         checkpoint_at_site=Arrays(7, 2.13),
         working=31,

@@ -32,4 +32,5 @@ class CapacityFacts(NamedTuple):
     checkpoint_at_home: Arrays  # of shared objects
     checkpoint_at_site: Arrays  # of the objects that the site alone holds
     working: int  # arrays that a stretch of objects takes while it is worked on, at most
+    largest_term: float = 1.0  # of one label, in the sums of its object
     phases: int = 1  # passes over the cells in an iteration (`ce.steps.model.Model.phases`)

@@ -32,6 +32,8 @@ JOB_OPTIONS = (
     "local_loops",
     "posterior",
     "start",
+    "halving",
+    "precision",
 )
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -55,6 +57,10 @@ class ModelDeclaration:
     options: tuple[str, ...] = ("restarts", "max_iterations", "tolerance", "smoothing")
     #: How many iterations a job has that does not say.
     max_iterations: int = 300
+    #: The same of starts, of passes per iteration over columns that one site holds, and of pseudo-counts in beta.
+    restarts: int = 5
+    local_loops: int = 1
+    smoothing: float = 0.01
     #: Whether `max_iterations` is where the model is meant to stop: reaching it is then worth no warning.
     meant_to_stop: bool = False
     #: The globals that are its parameters, as results and the operator's report name them ...

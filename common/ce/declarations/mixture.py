@@ -8,6 +8,9 @@ DECLARATION = ModelDeclaration(
     title="mixture model",
     steps="ce.models.job_steps:mixture_steps",
     estimator="ce.models.mixture:Mixture",
+    options=("restarts", "max_iterations", "tolerance", "smoothing", "halving", "precision"),
+    restarts=20,
+    smoothing=1.0,
     parameters=("weights",),
     capacity=CapacityFacts(
         globals_sent=(1, 0),
@@ -20,6 +23,7 @@ DECLARATION = ModelDeclaration(
         checkpoint_at_home=Arrays(2, 2.13),
         checkpoint_at_site=Arrays(2, 2.13),
         working=5,
+        largest_term=1024.0,
         phases=2,
     ),
 )

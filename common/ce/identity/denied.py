@@ -43,7 +43,8 @@ class DenyList:
                 self._warned = str(error)
         else:
             self._warned = None
-        return check_fingerprint_text(fingerprint) in self._known[1]
+        denied = self._known[1]
+        return bool(denied) and check_fingerprint_text(fingerprint) in denied
 
     def _read_again(self) -> None:
         stamp = self._stamp_now()

@@ -3,22 +3,43 @@
 Arrays are (starts, k, objects): clusters before objects, so that every operation runs along contiguous objects.
 A site cuts its objects into tiles that fit in the processor's cache. Objects are independent, so tiles, threads and
 layouts do not change a bit of the result. No (objects, columns, k) array is formed, except for a small tile.
+
+Tiles of hard labels go through `ce.kernels.compiled` where it is there. Soft labels, and all without it, go through
+numpy, with the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.errors import RingOverflow
+from ce.kernels import backend
+from ce.kernels.elementary import SMALLEST_NORMAL
+from ce.kernels.special import log as log_of
 from ce.kernels.special import over_clusters
 from ce.labels import Column
 from ce.ring import Reals, Scale, Words, encode, weighted_total
 
 Number = TypeVar("Number", np.float64, np.int64)
+
+#: Objects of a group, and clusters of a vector, of the compiled kernels.
+LANES = 8
+
+
+@dataclass(frozen=True)
+class _ByCategory:
+    """A column's labelled objects sorted by category, and where each category that is present begins."""
+
+    order: NDArray[np.intp]
+    firsts: NDArray[np.intp]
+    present: NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -33,9 +54,6 @@ class ColumnCells:
     codes: NDArray[np.intp]
     observed: Reals | None  # None: no label is missing
     probabilities: Reals | None  # (categories, n) of a soft column, zero where missing; None: hard labels
-    order: NDArray[np.intp]  # labelled objects sorted by category
-    firsts: NDArray[np.intp]  # where each category of `present` begins in `order`
-    present: NDArray[np.intp]
     weights: Words | None
 
     @classmethod
@@ -45,10 +63,9 @@ class ColumnCells:
             soft = column.probabilities[rows]
             observed = column.observed[rows]
             probabilities = np.ascontiguousarray(np.where(observed[:, None], soft, 0.0).T)
-            none = np.arange(0)
             codes = np.full(len(rows), n_categories, dtype=np.intp)
             seen = None if observed.all() else observed.astype(np.float64)
-            return cls(n_categories, codes, seen, probabilities, none, none, none, weights)
+            return cls(n_categories, codes, seen, probabilities, weights)
         assert column.codes is not None
         codes = column.codes[rows].astype(np.intp)
         return cls.hard(np.where(codes < 0, n_categories, codes), n_categories, weights)
@@ -57,12 +74,16 @@ class ColumnCells:
     def hard(cls, codes: NDArray[np.intp], n_categories: int, weights: Words | None) -> ColumnCells:
         """From codes, those of missing labels being `n_categories`."""
         observed = codes < n_categories
-        order = np.argsort(codes, kind="stable")
-        present, firsts = np.unique(codes[order], return_index=True)
-        labelled = present < n_categories
         seen = None if observed.all() else observed.astype(np.float64)
-        order = order[: int(observed.sum())]
-        return cls(n_categories, codes, seen, None, order, firsts[labelled], present[labelled], weights)
+        return cls(n_categories, codes, seen, None, weights)
+
+    @cached_property
+    def by_category(self) -> _ByCategory:
+        order = np.argsort(self.codes, kind="stable")
+        present, firsts = np.unique(self.codes[order], return_index=True)
+        labelled = present < self.n_categories
+        observed = int((self.codes < self.n_categories).sum())
+        return _ByCategory(order[:observed], firsts[labelled], present[labelled])
 
     def look_up(self, values: NDArray[Number], missing: Number) -> NDArray[Number]:
         """values (starts, k, categories) at each object's label: (starts, k, n); `missing` where there is none."""
@@ -78,9 +99,47 @@ class ColumnCells:
         if self.weights is not None:
             words = words * self.weights
         counts = np.zeros((*words.shape[:-1], self.n_categories), dtype=np.int64)
-        if self.order.size:
-            counts[..., self.present] = np.add.reduceat(np.take(words, self.order, axis=-1), self.firsts, axis=-1)
+        by = self.by_category
+        if by.order.size:
+            counts[..., by.present] = np.add.reduceat(np.take(words, by.order, axis=-1), by.firsts, axis=-1)
         return counts
+
+
+@dataclass(frozen=True)
+class GroupedLabels:
+    """A tile's labels as the compiled kernels read them, see `ce.kernels.compiled_cells`."""
+
+    codes: NDArray[np.int32]  # (groups, columns, 8): rows of a table, the last of which is for missing labels
+    ends: list[int]  # of each column's categories, which are side by side
+    weights: Words
+
+    @classmethod
+    def of(cls, columns: list[ColumnCells]) -> GroupedLabels:
+        n = len(columns[0].codes)
+        ends = np.cumsum([column.n_categories for column in columns]).tolist()
+        codes = np.full((len(columns), -(-n // LANES) * LANES), ends[-1], dtype=np.int32)
+        for of_column, column, end in zip(codes, columns, ends, strict=True):
+            missing = column.codes == column.n_categories
+            of_column[:n] = np.where(missing, ends[-1], column.codes + end - column.n_categories)
+        grouped = np.ascontiguousarray(codes.reshape(len(columns), -1, LANES).transpose(1, 0, 2))
+        weights = columns[0].weights
+        return cls(grouped, ends, np.ones(n, dtype=np.int64) if weights is None else weights)
+
+    def table(self, values: list[NDArray[Number]]) -> NDArray[Number]:
+        """(starts, rows, width) of each column's (starts, k, categories): clusters last, padded by zeros."""
+        starts, k = values[0].shape[:2]
+        table = np.zeros(self.shape(starts, k), dtype=values[0].dtype)
+        np.concatenate(values, axis=-1, out=table[:, :-1, :k].transpose(0, 2, 1))
+        return table
+
+    def by_column(self, counts: Words, k: int) -> list[Words]:
+        """The rows of a table, as one (starts, k, categories) per column."""
+        begins = [0, *self.ends[:-1]]
+        turned = counts[..., :k].transpose(0, 2, 1)
+        return [turned[..., begin:end] for begin, end in zip(begins, self.ends, strict=True)]
+
+    def shape(self, starts: int, k: int) -> tuple[int, int, int]:
+        return starts, self.ends[-1] + 1, -(-k // LANES) * LANES
 
 
 @dataclass(frozen=True)
@@ -91,13 +150,18 @@ class TileCells:
     #: The same cells as one column of len(columns) * n entries whose categories are side by side. With few objects the
     #: number of calls determines the time, and this takes fewer calls. None where it would not fit in the cache.
     joined: ColumnCells | None = None
+    #: The same cells for the compiled kernels.
+    grouped: GroupedLabels | None = None
 
     @classmethod
     def of(cls, columns: list[ColumnCells], room: int) -> TileCells:
-        """With `joined` if all labels are hard and there are at most `room` cells."""
-        if len(columns) < 2 or any(column.probabilities is not None for column in columns):
+        """If all labels are hard: with `grouped` for the compiled kernels, else with `joined` if there are at most
+        `room` cells."""
+        if not columns or any(column.probabilities is not None for column in columns):
             return cls(columns)
-        if len(columns) * len(columns[0].codes) > room:
+        if backend.compiled() is not None:
+            return cls(columns, grouped=GroupedLabels.of(columns))
+        if len(columns) < 2 or len(columns) * len(columns[0].codes) > room:
             return cls(columns)
         total = sum(column.n_categories for column in columns)
         ends = np.cumsum([column.n_categories for column in columns])
@@ -126,11 +190,26 @@ def posterior_sums(message: Reals, betas: list[Reals], cells: TileCells, phi: Sc
 
     A soft label is a probability-weighted set of hard labels: category r counts as p_r of a cell.
     """
-    # encode() refuses ln 0.
-    with np.errstate(divide="ignore"):
-        if cells.joined is not None:
-            return _joined_sums(message, betas, cells.joined, phi, bound)
-        return _sums_by_column(message, betas, cells.columns, phi, bound)
+    if cells.grouped is not None and (kernels := backend.compiled()) is not None:
+        return _compiled_sums(kernels, message, betas, cells.grouped, phi, bound)
+    if cells.joined is not None:
+        return _joined_sums(message, betas, cells.joined, phi, bound)
+    return _sums_by_column(message, betas, cells.columns, phi, bound)
+
+
+def _compiled_sums(
+    kernels: ModuleType, message: Reals, betas: list[Reals], labels: GroupedLabels, phi: Scale, bound: Scale
+) -> CellSums:
+    starts, k, _ = message.shape
+    table = labels.table(betas)
+    objects = np.empty(message.shape, dtype=np.int64)
+    counts = np.zeros(table.shape, dtype=np.int64)
+    logs = np.zeros(starts, dtype=np.int64)
+    if not kernels.posterior_sums(
+        backend.plain(message), table, labels.codes, labels.weights, phi.unit, bound.unit, objects, counts, logs
+    ):
+        raise _impossible_label()
+    return CellSums(objects, labels.by_column(counts, k), logs)
 
 
 def _sums_by_column(message: Reals, betas: list[Reals], cells: list[ColumnCells], phi: Scale, bound: Scale) -> CellSums:
@@ -174,24 +253,36 @@ def _joined_sums(message: Reals, betas: list[Reals], joined: ColumnCells, phi: S
 def _posterior(joint: Reals, share: Reals | None, phi: Scale, bound: Scale) -> tuple[Words, Words]:
     """Normalise joint (starts, k, n) over k, in place. `share` (n,) is the part of a cell that counts (None: all).
 
-    Returns the words of share * posterior and of share * ln(normaliser). The latter is encoded first, because that
-    refuses a normaliser of zero: a label that no cluster can produce.
+    Returns the words of share * posterior and of share * ln(normaliser). No logarithm of a normal number is beyond the
+    limit of `bound`.
     """
     normaliser = over_clusters(joint)
+    if share is not None:
+        normaliser[:, share == 0.0] = 1.0
+    if normaliser.size and not normaliser.min() >= SMALLEST_NORMAL:
+        raise _impossible_label()
+    logs = log_of(normaliser)
     if share is None:
-        log = encode(np.log(normaliser), bound, "bound")
+        log = np.rint(logs * bound.unit).astype(np.int64)
         joint *= (phi.unit / normaliser)[:, None, :]
     else:
-        normaliser[:, share == 0.0] = 1.0
-        log = encode(np.log(normaliser) * share, bound, "bound")
+        log = np.rint(logs * share * bound.unit).astype(np.int64)
         joint *= (phi.unit * share / normaliser)[:, None, :]
     return np.rint(joint, out=joint).astype(np.int64), log
+
+
+def _impossible_label() -> RingOverflow:
+    return RingOverflow("bound: a label that no cluster can produce, or a message that is not a number")
 
 
 def lookup_sums(values: list[Reals], cells: TileCells, n: int, scale: Scale) -> Words:
     """sum_c values_ch(x_ic), rounded per cell: (starts, k, n). `values` has (starts, k, categories) per column."""
     starts, k = values[0].shape[:2]
     objects = np.zeros((starts, k, n), dtype=np.int64)
+    if cells.grouped is not None and (kernels := backend.compiled()) is not None:
+        words = [encode(of_column, scale, "object sums") for of_column in values]
+        kernels.lookup_sums(cells.grouped.table(words), cells.grouped.codes, objects)
+        return objects
     for of_column, column in zip(values, cells.columns, strict=True):
         if column.probabilities is None:
             objects += column.look_up(encode(of_column, scale, "object sums"), np.int64(0))
@@ -205,6 +296,11 @@ def count_sums(message: Reals, cells: TileCells, scale: Scale) -> list[Words]:
     """sum_i message_ih 1(x_ic = r), rounded per cell: one (starts, k, categories) per column."""
     words = encode(message, scale, "column sums")
     columns: list[Words] = []
+    if cells.grouped is not None and (kernels := backend.compiled()) is not None:
+        starts, k = words.shape[:2]
+        counts = np.zeros(cells.grouped.shape(starts, k), dtype=np.int64)
+        kernels.count_sums(words, cells.grouped.codes, cells.grouped.weights, counts)
+        return cells.grouped.by_column(counts, k)
     for column in cells.columns:
         if column.probabilities is None:
             columns.append(column.count(words))

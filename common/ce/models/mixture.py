@@ -25,6 +25,8 @@ class Mixture(Estimator):
     Parameters
     ----------
     init : "random" (random tables) or "pairs" (the fit of the pair tables, `Pairs`; one start, at most 31 clusters).
+    halving : drop hopeless starts: after 10 iterations, and again every 5, only the better half goes on, until one
+        is left.
     n_clusters, n_init, max_iter, tol, smoothing, random_state, n_threads, progress : as for `BCE`.
 
     Attributes
@@ -44,11 +46,12 @@ class Mixture(Estimator):
         self,
         n_clusters: int = 8,
         *,
-        n_init: int = 5,
+        n_init: int = DECLARATION.restarts,
         init: Literal["random", "pairs"] = "random",
         max_iter: int = DECLARATION.max_iterations,
         tol: float = 1e-6,
-        smoothing: float = 0.01,
+        smoothing: float = DECLARATION.smoothing,
+        halving: bool = True,
         random_state: Any = None,
         n_threads: int | None = None,
         progress: bool | Callable[[Progress], None] = False,
@@ -59,6 +62,7 @@ class Mixture(Estimator):
         self.max_iter = max_iter
         self.tol = tol
         self.smoothing = smoothing
+        self.halving = halving
         self.random_state = random_state
         self.n_threads = n_threads
         self.progress = progress
@@ -87,6 +91,7 @@ class Mixture(Estimator):
             max_iter=positive("max_iter", self.max_iter, smallest=0),
             tol=not_negative("tol", self.tol),
             smoothing=not_negative("smoothing", self.smoothing),
+            halving=bool(self.halving),
         )
 
     def _starts(self, table: LabelTable, steps: MixtureSteps) -> Starts:

@@ -54,6 +54,7 @@ def infer(
         alpha=alpha,
         learn_alpha=False,
         hold_iter=0,
+        halving=False,
         schedule="newton",
         local_loops=1,
     )

@@ -5,17 +5,20 @@ party who adds does not have:
 
     tag(w) = sum over i of c_i w_i   modulo P = 2^89 - 1, a prime
 
-The coefficients c_i are uniform in [0, 2^64): a keystream of their own for every array of every round, bound to the
-same context as the array's masks. The w_i are signed whole numbers whose sum over the contributors fits in 64 bits
-(`ce.ring`), so that the tags of the contributors add up to the tag of the total.
+The coefficients c_i are uniform in [0, 2^64): words of a keystream that runs through all arrays of a round that have
+these contributors, bound to the same context as their mask. The w_i are signed whole numbers whose sum over the
+contributors fits in the bits of a word, 64 or 32 (`ce.ring`), so that the tags of the contributors add up to the tag of
+the total, read as signed words.
 
 **What a forger can do.** The adder sends back a total w + d in the place of w, and a tag t + e in the place of t. As
-whole numbers, -2^64 < d_i < 2^64, also where w_i + d_i wraps around modulo 2^64. The contributors accept if sum c_i d_i
-= e modulo P. Take any i with d_i != 0. P is a prime larger than |d_i|, so that for given other coefficients at most one
-residue of c_i fulfils this; P > 2^64, so that at most one of its 2^64 values does. All that the adder has seen of the
-coefficients is a tag under masks. **A changed total passes with probability 2^-64 at most, whatever d and e are**,
-beside the odds of breaking AES-256 or HKDF-SHA256. A prime of 61 bits would pass every change by a multiple of it, for
-totals reach 2^62; tags modulo 2^64 would pass a change by 2^63 half of the time.
+whole numbers, -2^64 < d_i < 2^64, also where w_i + d_i wraps around modulo 2^64; of 32-bit words, which are signed
+numbers of 32 bits before and after, -2^32 < d_i < 2^32. The contributors accept if sum c_i d_i = e modulo P. Take any i
+with d_i != 0. P is a prime larger than |d_i|, so that for given other coefficients at most one residue of c_i fulfils
+this; P > 2^64, so that at most one of its 2^64 values does: c_i has 64 bits for words of either width. All that the
+adder has seen of the coefficients is a tag under masks. **A changed total passes with probability 2^-64 at most,
+whatever d and e are**, beside the odds of breaking AES-256 or HKDF-SHA256. A prime of 61 bits would pass every change
+by a multiple of it, for totals reach 2^62; tags modulo 2^64 would pass a change by 2^63 half of the time. Tags of
+32-bit words modulo 2^32, or with coefficients of 32 bits, would pass a change with probability 2^-32 or more.
 
 **What travels.** A tag is sent as three words of 30 bits each, least first, so that they can be added like all words
 without an overflow. The sums of these words show carries, which depend on more than the total. So contributors first
@@ -44,14 +47,15 @@ _FEW = 256
 
 
 def mac_key(set_key: bytes, context: bytes) -> bytes:
-    """The key of the coefficients of one array of one round; `context` as for the array's masks."""
-    return derive(set_key, b"ce mac 1", context)
+    """The key of the coefficients of one round; `context` as for the mask that its users share."""
+    return derive(set_key, b"ce mac 2", context)
 
 
-def tag(words: Words, key: bytes) -> int:
-    """The tag of an array of any shape, row-major: a number in [0, PRIME)."""
+def tag(words: Words, coefficients: Keystream) -> int:
+    """The tag of an array of any shape, row-major, of words of either width, with the next words of a stream: a number
+    in [0, PRIME)."""
     flat = np.ascontiguousarray(words, dtype="<i8").reshape(-1)
-    exact = _product(flat, Keystream(key)) if len(flat) <= _FEW else _product_of_many(flat, Keystream(key))
+    exact = _product(flat, coefficients) if len(flat) <= _FEW else _product_of_many(flat, coefficients)
     return exact % PRIME
 
 

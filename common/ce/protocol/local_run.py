@@ -89,9 +89,16 @@ def run(
         attempt.prepare({site: partial(_check_counts, counted, site, rules) for site, rules in minimums.items()})
         finished = attempt.play(on_progress, transport_to, partial(clean, minimums, counted))
         if finished is not None:
-            taking_part = {site: np.isin(table.ids, participating[site].ids) for site, table in tables.items()}
+            taking_part = {site: _in(table, participating[site]) for site, table in tables.items()}
             excluded = {site: rules.excluded for site, rules in minimums.items() if rules.excluded}
             return replace(finished, participating=taking_part, excluded=excluded)
+
+
+def _in(table: LabelTable, participating: LabelTable) -> NDArray[np.bool_]:
+    """Which objects of a table take part."""
+    if participating is table:  # no rule leaves anything out, and ids need not be compared
+        return np.ones(table.n_objects, dtype=np.bool_)
+    return np.isin(table.ids, participating.ids)
 
 
 def _check_counts(counted: dict[str, Findings], site: str, minimums: SiteMinimums, counts: Counts) -> None:

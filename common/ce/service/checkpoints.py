@@ -33,7 +33,7 @@ from ce.service.snapshot_codec import pack, unpack
 __all__ = ["CheckpointFailed", "CheckpointFiles", "CheckpointId", "Checkpoints", "MemoryCheckpoints", "local_key"]
 
 MAGIC = b"cecheckpoint"
-VERSION = 2
+VERSION = 3
 KEY_SIZE = 32
 SALT_SIZE = 16
 #: Most bytes of plaintext in a frame that is read; and in a frame that is written, so that little is copied at a time.

@@ -27,8 +27,8 @@ from typing import Literal
 import numpy as np
 
 from ce.kernels.gaussian import Gaussians, Prior, factorised_sweep, joint_sweep
-from ce.kernels.special import over_clusters
-from ce.ring import Reals, Scale
+from ce.kernels.special import exp, log, log_or_infinite, over_clusters
+from ce.ring import Precision, Reals, Scale
 from ce.steps.diffusion import DiffusionSteps
 from ce.steps.model import (
     AuditHints,
@@ -70,6 +70,7 @@ class BC3ESteps(PosteriorCells):
         sigma2: float | None,
         delta2: float | None,
         local_loops: int,
+        precision: Precision = "double",
     ) -> None:
         self.k = k
         self.n_starts = 1
@@ -80,14 +81,13 @@ class BC3ESteps(PosteriorCells):
         self.sigma2 = sigma2
         self.delta2 = delta2
         self.local_loops = local_loops
+        self.precision = precision
 
     def scales(self, sizes: Sizes) -> dict[str, Scale]:
-        cell = Scale.for_sum(max(sizes.objects, sizes.clusterings), 1.0)
         per_object = sizes.clusterings + 1 + sizes.classifiers + 2 * self.k
         terms = sizes.objects * (sizes.clusterings + per_object)
         return {
-            "objects": cell,
-            "columns": cell,
+            **self.cell_scales(sizes),
             "votes": Scale.for_sum(sizes.classifiers, 1.0),
             **bound_scales(terms, per_object, self.k * sizes.categories, self.smoothing),
             "deviation": Scale.for_sum(sizes.objects, LARGEST_LOGIT),
@@ -119,7 +119,7 @@ class BC3ESteps(PosteriorCells):
         return np.full_like(drawn, 1.0 / max(drawn.shape[-1], 1))
 
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
-        log_votes = np.log(opening.votes + 0.5)
+        log_votes = log(opening.votes + 0.5)
         logits = log_votes[None] - over_clusters(log_votes[None])[:, None] / self.k
         if before is not None and globals_["diffused"][0, 0] > 0:
             logits = 2.0 * (before["votes"] - globals_["start_mean"][:, :, None])
@@ -142,11 +142,8 @@ class BC3ESteps(PosteriorCells):
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         prior = _prior(globals_)
-        q = _gaussians(state)
         sweep = joint_sweep if self.posterior == "joint" else factorised_sweep
-        for _ in range(SWEEPS):
-            q = sweep(q, opening.votes, sums, opening.labels, prior)
-        return _with_message(q)
+        return _with_message(sweep(_gaussians(state), opening.votes, sums, opening.labels, prior, SWEEPS))
 
     def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         q, prior = _gaussians(state), _prior(globals_)
@@ -154,10 +151,10 @@ class BC3ESteps(PosteriorCells):
         spread = q.s + np.square(deviation)
         gap = np.square(q.eps - q.mu) + q.s + q.d - 2.0 * q.r
         r1 = over_clusters(opening.votes[None])
-        bound = -0.5 * over_clusters(np.log(2 * math.pi * prior.sigma2) + spread / prior.sigma2)
-        bound -= 0.5 * over_clusters(np.log(2 * math.pi * prior.delta2) + gap / prior.delta2)
+        bound = -0.5 * over_clusters(log(2 * math.pi * prior.sigma2) + spread / prior.sigma2)
+        bound -= 0.5 * over_clusters(log(2 * math.pi * prior.delta2) + gap / prior.delta2)
         bound += over_clusters(opening.votes * q.mu) - r1 * q.log_kappa()[:, 0]
-        bound += 0.5 * over_clusters(np.log((2 * math.pi * math.e) ** 2 * (q.s * q.d - np.square(q.r))))
+        bound += 0.5 * over_clusters(log_or_infinite((2 * math.pi * math.e) ** 2 * (q.s * q.d - np.square(q.r))))
         # The cell step used exp(eps) divided by its largest entry; its logarithms lack that factor, once per label.
         bound += opening.labels * (q.eps.max(axis=1) - q.log_xi()[:, 0])
         return {
@@ -193,7 +190,7 @@ class DiffusedBC3E(DiffusionSteps):
     """The diffused start as the first stage, followed by BC3E as the second."""
 
     def __init__(self, model: BC3ESteps) -> None:
-        super().__init__(model.k)
+        super().__init__(model.k, precision=model.precision)
         self._model = model
 
     def next_stage(self) -> Model:
@@ -209,11 +206,11 @@ def _gaussians(state: State) -> Gaussians:
 
 
 def _softmax(logits: Reals) -> Reals:
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    weights = exp(logits - logits.max(axis=1, keepdims=True))
     proba: Reals = weights / over_clusters(weights)[:, None]
     return proba
 
 
 def _with_message(q: Gaussians) -> State:
-    message = np.exp(q.eps - q.eps.max(axis=1, keepdims=True))
+    message = exp(q.eps - q.eps.max(axis=1, keepdims=True))
     return {"mu": q.mu, "eps": q.eps, "s": q.s, "d": q.d, "r": q.r, "message": message}

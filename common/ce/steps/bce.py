@@ -13,33 +13,50 @@ where the last term is the cells' share, exact right after a cell step, and prio
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import psi
+from numpy.typing import NDArray
 
-from ce.kernels.special import log_beta, over_clusters, trigamma
-from ce.ring import Reals, Scale
+from ce.kernels.special import digamma, dirichlet_posterior, log_beta, over_clusters, trigamma
+from ce.ring import Precision, Reals, Scale
 from ce.steps import dirichlet
 from ce.steps.model import (
     AuditHints,
     GlobalDecision,
     Opening,
+    Rest,
     Sizes,
     State,
     bound_scales,
 )
 from ce.steps.smoothed_beta import PosteriorCells
 
-NEWTON_ITERATIONS = 10
-#: The start of a job, and of an estimator by default: alpha is held at this value for so many iterations.
+#: The start of a job, and of an estimator by default: alpha is held at this value, for at most so many iterations.
 ANNEAL_ALPHA, ANNEAL_ITER = 3.0, 50
-#: A trial step is taken back when the bound falls by more than rounding can explain.
-ROUNDING = 1e-11
+#: The hold ends sooner, though not before so many iterations, after which hopeless starts are dropped, ...
+SHORTEST_HOLD = 8
+#: ... once at most this share of the labels has moved in each of so many iterations in a row.
+CALM_SHARE, CALM_ITERATIONS = 0.005, 3
+#: So many iterations of Newton steps, without a hold and after one, come before joint steps: in the first iterations
+#: these would go to the floor.
+NEWTON_ITERATIONS, NEWTON_AFTER_HOLD = 10, 3
+#: After a hold, what still moves then is the bound rather than the labels.
+ANNEALED_REST = Rest(iterations=4, share=0.001, tolerance=1e-3)
+#: A trial step is taken back when the bound falls by more than rounding can explain. In single precision phi of a cell
+#: is rounded by up to 2^-21, to which the bound is most sensitive where alpha is small.
+ROUNDING = {"double": 1e-11, "single": 1e-8}
+
+
+class Phases(NamedTuple):
+    """Which starts learn alpha by a Newton step, and which by a joint step; the others hold it."""
+
+    newton: NDArray[np.bool_]
+    joint: NDArray[np.bool_]
 
 
 class BCESteps(PosteriorCells):
-    broadcast = ("alpha",)
+    broadcast = ("alpha", "learning")
     audit = AuditHints(message="dirichlet", posterior_sums=True)
 
     def __init__(
@@ -55,6 +72,8 @@ class BCESteps(PosteriorCells):
         hold_iter: int,
         schedule: Literal["joint", "newton"],
         local_loops: int,
+        halving: bool | None,
+        precision: Precision = "double",
     ) -> None:
         self.k = k
         self.n_starts = n_starts
@@ -66,31 +85,35 @@ class BCESteps(PosteriorCells):
         self.hold_iter = hold_iter
         self.schedule = schedule
         self.local_loops = local_loops
+        self.halving = halving
+        self.rest = ANNEALED_REST if hold_iter else Rest()
+        self._newton_iter = NEWTON_AFTER_HOLD if hold_iter else NEWTON_ITERATIONS
+        self.precision = precision
 
-    def alpha_step(self, iteration: int) -> Literal["hold", "newton", "joint"]:
-        """How this iteration (from 1) treats alpha."""
-        if not self.learn_alpha or iteration <= self.hold_iter:
-            return "hold"
-        if self.schedule == "newton" or iteration <= self.hold_iter + NEWTON_ITERATIONS:
-            return "newton"
-        return "joint"
+    def phases_of(self, globals_: State) -> Phases:
+        """How each start treats alpha, by the number of iterations in which it has learnt it."""
+        learning = globals_["learning"]
+        newton = learning > 0
+        joint = np.zeros_like(newton)
+        if self.schedule == "joint":
+            joint = learning > self._newton_iter
+            newton &= ~joint
+        return Phases(newton, joint)
+
+    @property
+    def _shortest_hold(self) -> int:
+        return min(self.hold_iter, SHORTEST_HOLD)
 
     def takes_trial_steps(self, iteration: int) -> bool:
-        return self.alpha_step(iteration) == "joint"
-
-    def may_stop(self, iteration: int) -> bool:
-        if not self.learn_alpha:
-            return True
-        return iteration > self.hold_iter + NEWTON_ITERATIONS
+        first = self._shortest_hold + self._newton_iter + 1
+        return self.learn_alpha and self.schedule == "joint" and iteration >= first
 
     def scales(self, sizes: Sizes) -> dict[str, Scale]:
         smallest = min(dirichlet.FLOOR, float(self.alpha.min()))
         largest_psi = 1.0 / smallest + 32.0
         terms = sizes.objects * (2 * sizes.clusterings + 1)
-        cell = Scale.for_sum(max(sizes.objects, sizes.clusterings), 1.0)
         return {
-            "objects": cell,
-            "columns": cell,
+            **self.cell_scales(sizes),
             **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories, self.smoothing),
             "mean_log": Scale.for_sum(sizes.objects, largest_psi),
             "rise": Scale.for_sum(sizes.objects, largest_psi),
@@ -98,22 +121,29 @@ class BCESteps(PosteriorCells):
         }
 
     def share_shapes(self, iteration: int) -> dict[str, tuple[int, ...]]:
-        match self.alpha_step(iteration):
-            case "newton":
-                return {"mean_log": (self.k,)}
-            case "joint":
-                return {"rise": (self.k + 1,), "fall": (self.k + 1,)}  # per cluster, and of the whole
-            case _:
-                return {}
+        """Those of a start are zero in iterations in which it needs others, or none."""
+        if not self.learn_alpha or iteration <= self._shortest_hold:
+            return {}
+        if self.schedule == "newton":
+            return {"mean_log": (self.k,)}
+        return {"mean_log": (self.k,), "rise": (self.k + 1,), "fall": (self.k + 1,)}  # per cluster, and of the whole
 
     def start_globals(self, sizes: Sizes, before: State | None) -> State:
         alpha = np.tile(self.alpha, (self.n_starts, 1))
+        none = np.zeros(self.n_starts)
         return {
             "alpha": alpha,
             "fallback": alpha,
-            "trial": np.zeros(self.n_starts),
+            "trial": none,
             "last_bound": np.full(self.n_starts, -np.inf),
+            "calm": none,  # iterations in a row in which hardly a label has moved
+            "learning": np.full(self.n_starts, float(self.learn_alpha and not self.hold_iter)),
         }
+
+    def can_have(self, globals_: State, iteration: int) -> bool:
+        """No start learns alpha before the shortest hold is over: the shares for it are not asked for."""
+        learning, most = globals_["learning"], max(iteration - self._shortest_hold, 0) * self.learn_alpha
+        return bool(((learning >= 0) & (learning <= most) & (learning == np.rint(learning))).all())
 
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
         if "gamma" in opening.given:
@@ -141,45 +171,63 @@ class BCESteps(PosteriorCells):
         # The cell step used exp(El) divided by its largest entry; its logarithms lack that factor, once per label.
         bound += opening.labels * state["largest"][:, 0]
         shares = {"bound": bound}
-        match self.alpha_step(iteration):
-            case "newton":
-                shares["mean_log"] = mean_log
-            case "joint":
-                total = alpha.sum(axis=1, keepdims=True)
-                # All arguments in one array: with few objects, the number of calls determines the time.
-                k = self.k
-                sizes = np.empty((len(alpha), k + 1, sums.shape[-1] + 1))
-                sizes[:, :k, :1], sizes[:, k:, :1] = alpha, total
-                np.add(alpha, sums, out=sizes[:, :k, 1:])
-                np.add(total, opening.labels, out=sizes[:, k:, 1:])
-                rise, fall = psi(sizes), trigamma(sizes)
-                shares["rise"] = rise[..., 1:] - rise[..., :1]
-                shares["fall"] = fall[..., :1] - fall[..., 1:]
+        phases = self.phases_of(globals_)
+        if phases.newton.any():
+            everywhere = phases.newton.all()
+            shares["mean_log"] = mean_log if everywhere else np.where(phases.newton[:, None, None], mean_log, 0.0)
+        if phases.joint.any():
+            shares["rise"], shares["fall"] = self._joint_shares(alpha[phases.joint], sums[phases.joint], opening)
+            if not phases.joint.all():
+                shares |= {name: _spread(shares[name], phases.joint) for name in ("rise", "fall")}
         return shares
+
+    def _joint_shares(self, alpha: Reals, sums: Reals, opening: Opening) -> tuple[Reals, Reals]:
+        """For each object psi(alpha_h + S_ih) - psi(alpha_h), and the same of the whole; and the same of -psi'."""
+        # All arguments in one array: with few objects, the number of calls determines the time.
+        k, total = self.k, alpha.sum(axis=1, keepdims=True)
+        sizes = np.empty((len(alpha), k + 1, sums.shape[-1] + 1))
+        sizes[:, :k, :1], sizes[:, k:, :1] = alpha, total
+        np.add(alpha, sums, out=sizes[:, :k, 1:])
+        np.add(total, opening.labels, out=sizes[:, k:, 1:])
+        rise, fall = digamma(sizes), trigamma(sizes)
+        return rise[..., 1:] - rise[..., :1], fall[..., :1] - fall[..., 1:]
 
     def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         last = globals_["last_bound"]
-        retry = (globals_["trial"] > 0) & (bound < last - ROUNDING * np.abs(last))
-        alpha, fallback, trial = globals_["alpha"], globals_["alpha"], np.zeros(len(bound))
-        match self.alpha_step(iteration):
-            case "newton":
-                alpha = dirichlet.maximise(alpha, totals["mean_log"] / sizes.objects)
-            case "joint":
-                rise, fall = totals["rise"], totals["fall"]
-                alpha, fallback = dirichlet.joint_step(
-                    alpha, rise[:, : self.k], fall[:, : self.k], rise[:, self.k], fall[:, self.k]
-                )
-                trial = np.ones(len(bound))
+        retry = (globals_["trial"] > 0) & (bound < last - ROUNDING[self.precision] * np.abs(last))
+        alpha = fallback = globals_["alpha"]
+        phases = self.phases_of(globals_)
+        if phases.newton.any():
+            learnt = dirichlet.maximise(alpha, totals["mean_log"] / sizes.objects)
+            alpha = fallback = np.where(phases.newton[:, None], learnt, alpha)
+        if phases.joint.any():
+            rise, fall = totals["rise"], totals["fall"]
+            trial, safe = dirichlet.joint_step(
+                globals_["alpha"], rise[:, : self.k], fall[:, : self.k], rise[:, self.k], fall[:, self.k]
+            )
+            alpha, fallback = (np.where(phases.joint[:, None], new, alpha) for new in (trial, safe))
+        calm, learning = self._next_phase(totals["moved"], globals_, sizes, iteration)
         return GlobalDecision(
             bound,
             {
                 "alpha": np.where(retry[:, None], globals_["fallback"], alpha),
                 "fallback": fallback,
-                "trial": np.where(retry, 0.0, trial),
+                "trial": np.where(retry, 0.0, phases.joint),
                 "last_bound": np.where(retry, last, bound),
+                "calm": calm,
+                "learning": learning,
             },
             retry,
+            may_stop=(learning > self._newton_iter + 1) | (not self.learn_alpha),
+            halvings=np.full(len(bound), float(iteration >= SHORTEST_HOLD)),
         )
+
+    def _next_phase(self, moved: Reals, globals_: State, sizes: Sizes, iteration: int) -> tuple[Reals, Reals]:
+        """`calm` and `learning` of the next iteration."""
+        calm = np.where(moved <= CALM_SHARE * sizes.objects, globals_["calm"] + 1, 0.0)
+        begins = (calm >= CALM_ITERATIONS) & (iteration >= SHORTEST_HOLD) | (iteration >= self.hold_iter)
+        learning = globals_["learning"]
+        return calm, np.where((learning > 0) | (begins & self.learn_alpha), learning + 1, 0.0)
 
     def memberships(self, state: State) -> Reals:
         gamma = state["gamma"]
@@ -194,11 +242,13 @@ class BCESteps(PosteriorCells):
 
 def _posterior(gamma: Reals) -> State:
     """The state that follows from g: El, and exp(El) scaled so that its largest entry per object is 1."""
-    mean_log = psi(gamma) - psi(over_clusters(gamma))[:, None]
-    largest = mean_log.max(axis=1, keepdims=True)
-    return {
-        "gamma": np.ascontiguousarray(gamma),
-        "mean_log": mean_log,
-        "largest": largest,
-        "message": np.exp(mean_log - largest),
-    }
+    gamma = np.ascontiguousarray(gamma)
+    mean_log, largest, message = dirichlet_posterior(gamma)
+    return {"gamma": gamma, "mean_log": mean_log, "largest": largest, "message": message}
+
+
+def _spread(values: Reals, where: NDArray[np.bool_]) -> Reals:
+    """The values of some starts among zeros for the others."""
+    whole = np.zeros((len(where), *values.shape[1:]))
+    whole[where] = values
+    return whole

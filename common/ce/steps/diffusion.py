@@ -16,7 +16,7 @@ import numpy as np
 
 from ce.kernels.cells import TileCells, count_sums, lookup_sums
 from ce.kernels.special import over_clusters
-from ce.ring import Reals, Scale, Words, decode
+from ce.ring import Precision, Reals, Scale, Words, decode
 from ce.steps.agreement import agreement, kappa
 from ce.steps.model import GlobalDecision, Model, Opening, Sizes, State, bound_scales
 
@@ -31,16 +31,17 @@ class DiffusionSteps(Model):
     uses_votes = True
     broadcast = ("mean", "sd", "kappa")
 
-    def __init__(self, k: int, rounds: int = ROUNDS) -> None:
+    def __init__(self, k: int, rounds: int = ROUNDS, *, precision: Precision = "double") -> None:
         self.k = k
         self.n_starts = 1
         self.max_iter = rounds
         self.tol = 0.0
+        self.precision = precision
 
     def scales(self, sizes: Sizes) -> dict[str, Scale]:
         return {
-            "objects": Scale.for_sum(sizes.clusterings, 1.0),
-            "columns": Scale.for_sum(sizes.objects, 1.0),
+            "objects": Scale.for_sum(sizes.clusterings, 1.0, self.precision),
+            "columns": Scale.for_sum(sizes.objects, 1.0, self.precision),
             "votes": Scale.for_sum(sizes.classifiers, 1.0),
             **bound_scales(1, 1, 1, 0.0),
             "mean": Scale.for_sum(sizes.objects, 1.0),

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ce.kernels.cells import TileCells, count_sums, lookup_sums
-from ce.kernels.special import over_clusters
-from ce.ring import Reals, Scale, Words
+from ce.kernels.special import responsibilities
+from ce.ring import Precision, Reals, Scale, Words
 from ce.steps.model import (
     CELL_BOUND,
     AuditHints,
@@ -31,6 +31,8 @@ from ce.steps.smoothed_beta import SmoothedBeta
 
 #: Stands for ln 0 in sums, which must be finite. exp() of a smaller number is zero in double precision.
 LOG_ZERO = -800.0
+#: Hopeless starts are dropped in this iteration, and again after so many.
+FIRST_HALVING, HALVING_ITERATIONS = 10, 5
 
 
 class MixtureSteps(SmoothedBeta):
@@ -40,19 +42,31 @@ class MixtureSteps(SmoothedBeta):
     linear = True
     audit = AuditHints(message="weights", log_beta=True)
 
-    def __init__(self, k: int, n_starts: int, *, max_iter: int, tol: float, smoothing: float) -> None:
+    def __init__(
+        self,
+        k: int,
+        n_starts: int,
+        *,
+        max_iter: int,
+        tol: float,
+        smoothing: float,
+        halving: bool = False,
+        precision: Precision = "double",
+    ) -> None:
         self.k = k
         self.n_starts = n_starts
         self.max_iter = max_iter
         self.tol = tol
         self.smoothing = smoothing
+        self.halving = halving
+        self.precision = precision
         self.weights: Reals = np.full(k, 1.0 / k)  # of every start, to begin with
 
     def scales(self, sizes: Sizes) -> dict[str, Scale]:
         terms = sizes.objects * (sizes.clusterings + 1)
         return {
-            "objects": Scale.for_sum(sizes.clusterings, CELL_BOUND),
-            "columns": Scale.for_sum(sizes.objects, 1.0),
+            "objects": Scale.for_sum(sizes.clusterings, CELL_BOUND, self.precision),
+            "columns": Scale.for_sum(sizes.objects, 1.0, self.precision),
             **bound_scales(terms, sizes.clusterings + 1, self.k * sizes.categories, self.smoothing),
             "weights": Scale.for_sum(sizes.objects, 1.0),
         }
@@ -78,17 +92,16 @@ class MixtureSteps(SmoothedBeta):
 
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         joint = sums + log_or_floor(globals_["weights"])[:, :, None]
-        largest = joint.max(axis=1, keepdims=True)
-        np.exp(joint - largest, out=joint)
-        total = over_clusters(joint)[:, None]
-        return {"responsibility": joint / total, "log_likelihood": np.log(total) + largest}
+        responsibility, log_likelihood = responsibilities(joint)
+        return {"responsibility": responsibility, "log_likelihood": log_likelihood}
 
     def shares(self, state: State, sums: Reals, opening: Opening, globals_: State, iteration: int) -> dict[str, Reals]:
         return {"bound": state["log_likelihood"][:, 0], "weights": state["responsibility"]}
 
     def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
         weights = totals["weights"] / totals["weights"].sum(axis=-1, keepdims=True)
-        return GlobalDecision(bound, {"weights": weights}, np.zeros(len(bound), dtype=bool))
+        halvings = np.full(len(bound), (iteration - FIRST_HALVING) // HALVING_ITERATIONS + 1.0)
+        return GlobalDecision(bound, {"weights": weights}, np.zeros(len(bound), dtype=bool), halvings=halvings)
 
     def memberships(self, state: State) -> Reals:
         return state["responsibility"]

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.kernels.cells import CellSums, TileCells
-from ce.ring import Reals, Scale, Words
+from ce.ring import Precision, Reals, Scale, Words
 
 State = dict[str, NDArray[np.float64]]
 
@@ -63,6 +63,20 @@ class GlobalDecision:
     globals: State
     retry: NDArray[np.bool_]  # (starts,) the last step lowered the bound: take it back and use these globals
     stop: NDArray[np.bool_] | None = None  # (starts,) the model declares the start finished; None: no start is
+    may_stop: NDArray[np.bool_] | None = None  # (starts,) whether it may count as converged; None: every start may
+    #: (starts,) how often hopeless starts may be dropped by now, as far as this start is concerned. None: never.
+    halvings: Reals | None = None
+
+
+@dataclass(frozen=True)
+class Rest:
+    """When the labels of a start are at rest, so that it may stop although its bound still moves a little: in each of
+    so many iterations at most this share of the labels moved, and the bound changed by less than the tolerance,
+    relative."""
+
+    iterations: int = 5
+    share: float = 0.0
+    tolerance: float = 1e-4
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,11 @@ class Model(ABC):
     max_iter: int
     tol: float
     local_loops: int = 1
+    rest: Rest = Rest()  # the second way to converge
+    #: Whether hopeless starts are dropped. None: in jobs whose columns all loop at their sites, where nothing is lost.
+    halving: bool | None = False
+    #: Of the job. "single": the scales of `cell_scales` are of 32-bit words where they can be, and messages of 32 bits.
+    precision: Precision = "double"
 
     # What is summed.
 
@@ -115,6 +134,10 @@ class Model(ABC):
     @abstractmethod
     def start_globals(self, sizes: Sizes, before: State | None) -> State:
         """The first globals; `before` are those of the preceding stage, if there was one."""
+
+    def can_have(self, globals_: State, iteration: int) -> bool:
+        """Whether an honest home can send these in this iteration, as far as a site relies on it."""
+        return True
 
     def start_beta(self, drawn: Reals) -> Reals:
         """A column's first beta, from a random one (starts, k, categories) whose rows are distributions."""
@@ -160,7 +183,9 @@ class Model(ABC):
 
     @abstractmethod
     def global_step(self, bound: Reals, totals: State, globals_: State, sizes: Sizes, iteration: int) -> GlobalDecision:
-        """The global step. `bound` is the total of all shares of the bound, `totals` has those of `share_shapes`."""
+        """The global step. `bound` is the total of all shares of the bound. `totals` has those of `share_shapes`, and
+        "moved" (starts,): how many objects have another most likely cluster since the last object step.
+        """
 
     @abstractmethod
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
@@ -172,6 +197,11 @@ class Model(ABC):
 
         One-phase models compute them from the state before the cell step, and may use the new sums.
         """
+
+    def rounding_of_bound(self, message: Reals, sums: Reals) -> Reals | float:
+        """Single precision: what is added to the bound of each object (starts, n) because the cell step took its
+        message rounded (`ce.steps.precision`)."""
+        return 0.0
 
     # Results and stopping.
 
@@ -186,10 +216,6 @@ class Model(ABC):
     def takes_trial_steps(self, iteration: int) -> bool:
         """Whether the object step of this iteration may be taken back in the next one (`GlobalDecision.retry`)."""
         return False
-
-    def may_stop(self, iteration: int) -> bool:
-        """Whether a start may count as converged after this many iterations."""
-        return True
 
     def next_stage(self) -> Model | None:
         """The model that continues from this one's result; None for the last one."""

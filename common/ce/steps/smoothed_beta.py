@@ -8,7 +8,8 @@ import numpy as np
 
 from ce.kernels.cells import CellSums, TileCells, posterior_sums
 from ce.ring import Reals, Scale, Words, decode
-from ce.steps.model import Model
+from ce.steps.model import Model, Sizes
+from ce.steps.precision import rounding_of_bound
 
 
 class SmoothedBeta(Model):
@@ -50,6 +51,21 @@ class PosteriorCells(SmoothedBeta):
 
     phases = 1
     normalised = True
+
+    def cell_scales(self, sizes: Sizes) -> dict[str, Scale]:
+        """Of object sums and column sums: the same fraction bits, because phi of a cell is rounded once for both.
+
+        In single precision those that leave 32-bit words to the object sums, if there are enough. Column sums, whose
+        totals run over all objects, then have 64-bit words, unless there are no more objects than clusterings.
+        """
+        objects = Scale.for_sum(sizes.clusterings, 1.0, self.precision)
+        both = Scale.for_sum(max(sizes.objects, sizes.clusterings), 1.0, self.precision)
+        if objects.word_bits == 64 or both == objects:
+            return {"objects": both, "columns": both}
+        return {"objects": objects, "columns": Scale(objects.bits, objects.limit)}
+
+    def rounding_of_bound(self, message: Reals, sums: Reals) -> Reals:
+        return rounding_of_bound(message, sums)
 
     def cells(self, message: Reals, betas: list[Reals], cells: TileCells, scales: Mapping[str, Scale]) -> CellSums:
         return posterior_sums(message, betas, cells, scales["objects"], scales["bound"])

@@ -7,9 +7,9 @@ never its content. Numbers that are not finite are refused here, once, so that n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from ce.protocol.messages.rooms import give_back
 from ce.protocol.messages.task import Array, ArrayChunk
 from ce.ring import LARGEST_BITS
 from ce_proto.v1 import arrays_pb2 as pb
+
+Frame = TypeVar("Frame")
 
 #: Bytes of elements in one frame.
 CHUNK = 2**20
@@ -34,22 +36,41 @@ _TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_INT64: np.dtype("<i8"),
     pb.ELEMENT_TYPE_FLOAT64: np.dtype("<f8"),
     pb.ELEMENT_TYPE_BYTE: np.dtype("u1"),
+    pb.ELEMENT_TYPE_INT32: np.dtype("<i4"),
+    pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
 }
-_NUMBERS = {"i": pb.ELEMENT_TYPE_INT64, "f": pb.ELEMENT_TYPE_FLOAT64, "u": pb.ELEMENT_TYPE_BYTE}
+#: By kind and size.
+_NUMBERS = {dtype.str[1:]: number for number, dtype in _TYPES.items()}
 
 
 def to_chunks(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | None = None) -> Iterator[pb.ArrayChunks]:
     """All arrays in order, as frames' worth of pieces; at least one, and the last says so."""
-    chunks, room = pb.ArrayChunks(), CHUNK
+
+    def next_chunks() -> tuple[pb.ArrayChunks, pb.ArrayChunks]:
+        chunks = pb.ArrayChunks()
+        return chunks, chunks
+
+    return in_frames(arrays, fraction_bits or {}, next_chunks(), next_chunks)
+
+
+def in_frames(
+    arrays: Mapping[str, Array],
+    fraction_bits: Mapping[str, int],
+    first: tuple[Frame, pb.ArrayChunks],
+    following: Callable[[], tuple[Frame, pb.ArrayChunks]],
+) -> Iterator[Frame]:
+    """The same, written where they leave: into the first frame and those that follow it, each given with its chunks. A
+    message that is made part of another one is copied."""
+    (frame, chunks), room = first, CHUNK
     for name, array in arrays.items():
-        kind = _NUMBERS[array.dtype.kind]
-        bits = (fraction_bits or {}).get(name, 0)
+        kind = _NUMBERS[array.dtype.str[1:]]
+        bits = fraction_bits.get(name, 0)
         elements = array.astype(_TYPES[kind], copy=False)
         # Arrays of a few numbers, or of none, take room too: a site may be in very many small blocks.
         around = len(name) + _AROUND
         if room <= 0:
-            yield chunks
-            chunks, room = pb.ArrayChunks(), CHUNK
+            yield frame
+            (frame, chunks), room = following(), CHUNK
         if array.nbytes <= room:
             data = elements.tobytes()  # row-major whatever the strides are
             give_back(elements, 0, len(data))
@@ -61,15 +82,15 @@ def to_chunks(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | No
         offset, step = 0, elements.itemsize
         while offset < len(flat):
             if room < step:
-                yield chunks
-                chunks, room = pb.ArrayChunks(), CHUNK
+                yield frame
+                (frame, chunks), room = following(), CHUNK
             data = bytes(flat[offset : offset + room // step * step])
             give_back(contiguous, offset, offset + len(data))
             chunks.chunks.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, offset=offset, data=data)
             room -= len(data) + around
             offset += len(data)
     chunks.last = True
-    yield chunks
+    yield frame
 
 
 def chunks_of(chunks: pb.ArrayChunks) -> Iterator[ArrayChunk]:

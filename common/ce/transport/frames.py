@@ -10,14 +10,14 @@ from ce.errors import MessageError
 from ce.protocol.messages.steps import ArraySpec, Step
 from ce.protocol.messages.task import Answer, NextStep, Task, task_digest
 from ce.ring import LARGEST_BITS
-from ce.transport.array_chunks import MOST_DIMENSIONS, Collector, checked_name, to_chunks
+from ce.transport.array_chunks import MOST_DIMENSIONS, Collector, checked_name, in_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
 #: Bytes of an answer's digest of state, and of the head of its sender's ledger.
 STATE_SIZE, HEAD_SIZE = 16, 32
 #: Version of the protocol; both ends say theirs when a stream begins.
-PROTOCOL = 3
+PROTOCOL = 4
 #: The key of client.toml that says how large a message to a site may be.
 LARGEST_MESSAGE = "largest_message"
 #: Jobs that a Hello may list.
@@ -81,12 +81,13 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         stop=task.stop,
         asked=[_asked(name, task.asked[name]) for name in sorted(task.asked)],
     )
-    for at, chunks in enumerate(to_chunks(task.arrays)):
-        if at == 0:
-            header.chunks.CopyFrom(chunks)
-            yield pb.CoordinatorFrame(task=header)
-        else:
-            yield pb.CoordinatorFrame(more=pb.More(job=job, epoch=epoch, chunks=chunks))
+    first, more = pb.CoordinatorFrame(task=header), pb.More(job=job, epoch=epoch)
+
+    def following() -> tuple[pb.CoordinatorFrame, arrays_pb2.ArrayChunks]:
+        frame = pb.CoordinatorFrame(more=more)
+        return frame, frame.more.chunks
+
+    yield from in_frames(task.arrays, {}, (first, first.task.chunks), following)
 
 
 def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterator[pb.SiteFrame]:
@@ -104,12 +105,13 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
     if answer.next_step is not None:
         header.next_step.step = _STEPS[answer.next_step.step]
         header.next_step.stage = answer.next_step.stage
-    for at, chunks in enumerate(to_chunks(answer.arrays, answer.fraction_bits)):
-        if at == 0:
-            header.chunks.CopyFrom(chunks)
-            yield pb.SiteFrame(answer=header)
-        else:
-            yield pb.SiteFrame(more=pb.More(job=job, epoch=epoch, chunks=chunks))
+    first, more = pb.SiteFrame(answer=header), pb.More(job=job, epoch=epoch)
+
+    def following() -> tuple[pb.SiteFrame, arrays_pb2.ArrayChunks]:
+        frame = pb.SiteFrame(more=more)
+        return frame, frame.more.chunks
+
+    yield from in_frames(answer.arrays, answer.fraction_bits, (first, first.answer.chunks), following)
 
 
 def task_header(message: pb.Task) -> Task:
@@ -129,13 +131,17 @@ def task_header(message: pb.Task) -> Task:
 
 
 def _asked(name: str, spec: ArraySpec) -> pb.AskedArray:
-    return pb.AskedArray(name=name, shape=spec.shape, fraction_bits=spec.fraction_bits)
+    word_bits = 0 if spec.word_bits == 64 else spec.word_bits
+    return pb.AskedArray(name=name, shape=spec.shape, fraction_bits=spec.fraction_bits, word_bits=word_bits)
 
 
 def _read_asked(message: pb.AskedArray) -> tuple[str, ArraySpec]:
     if len(message.shape) > MOST_DIMENSIONS or message.fraction_bits > LARGEST_BITS:
         raise MessageError(f"asked: expected at most {MOST_DIMENSIONS} sides and {LARGEST_BITS} fraction bits")
-    return checked_name(message.name), ArraySpec(tuple(message.shape), message.fraction_bits)
+    name, word_bits = checked_name(message.name), message.word_bits or 64
+    if word_bits not in (32, 64):
+        raise MessageError(f"asked: {name}: expected words of 32 or 64 bits, got {word_bits}")
+    return name, ArraySpec(tuple(message.shape), message.fraction_bits, word_bits)
 
 
 def answer_header(message: pb.Answer) -> Answer:

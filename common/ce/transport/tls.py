@@ -28,7 +28,7 @@ IDLE_S = 60
 
 #: Bytes that may be on their way to a peer that does not read: a site has one stream, a coordinator one of each site,
 #: and memory for each. What a link can carry at most is this much in the time that a signal takes there and back.
-WINDOW_OF_SITE, WINDOW_OF_COORDINATOR = 2**20, 2**18
+WINDOW_OF_SITE, WINDOW_OF_COORDINATOR = 2**23, 2**18
 
 _BOTH_ENDS = (
     ("grpc.max_receive_message_length", LARGEST_FRAME),
@@ -37,7 +37,7 @@ _BOTH_ENDS = (
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
     ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_S * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
-    # gRPC itself would let what waits to be read grow with the speed of the link.
+    # gRPC itself would let what waits to be read grow with the speed of the link, from 16 MiB for each stream on.
     ("grpc.http2.bdp_probe", 0),
 )
 

@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63\x65_proto/v1/arrays.proto\x12\x05\x63\x65.v1\"\x80\x01\n\nArrayChunk\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ce.v1.ElementType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x15\n\rfraction_bits\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\">\n\x0b\x41rrayChunks\x12!\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x11.ce.v1.ArrayChunk\x12\x0c\n\x04last\x18\x02 \x01(\x08*t\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x01\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x02\x12\x15\n\x11\x45LEMENT_TYPE_BYTE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63\x65_proto/v1/arrays.proto\x12\x05\x63\x65.v1\"\x80\x01\n\nArrayChunk\x12\x0c\n\x04name\x18\x01 \x01(\t\x12 \n\x04type\x18\x02 \x01(\x0e\x32\x12.ce.v1.ElementType\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\x15\n\rfraction_bits\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x06 \x01(\x0c\">\n\x0b\x41rrayChunks\x12!\n\x06\x63hunks\x18\x01 \x03(\x0b\x32\x11.ce.v1.ArrayChunk\x12\x0c\n\x04last\x18\x02 \x01(\x08*\xa6\x01\n\x0b\x45lementType\x12\x1c\n\x18\x45LEMENT_TYPE_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45LEMENT_TYPE_INT64\x10\x01\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT64\x10\x02\x12\x15\n\x11\x45LEMENT_TYPE_BYTE\x10\x03\x12\x16\n\x12\x45LEMENT_TYPE_INT32\x10\x04\x12\x18\n\x14\x45LEMENT_TYPE_FLOAT32\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ce_proto.v1.arrays_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ELEMENTTYPE']._serialized_start=230
-  _globals['_ELEMENTTYPE']._serialized_end=346
+  _globals['_ELEMENTTYPE']._serialized_start=231
+  _globals['_ELEMENTTYPE']._serialized_end=397
   _globals['_ARRAYCHUNK']._serialized_start=36
   _globals['_ARRAYCHUNK']._serialized_end=164
   _globals['_ARRAYCHUNKS']._serialized_start=166

@@ -13,10 +13,14 @@ class ElementType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ELEMENT_TYPE_INT64: _ClassVar[ElementType]
     ELEMENT_TYPE_FLOAT64: _ClassVar[ElementType]
     ELEMENT_TYPE_BYTE: _ClassVar[ElementType]
+    ELEMENT_TYPE_INT32: _ClassVar[ElementType]
+    ELEMENT_TYPE_FLOAT32: _ClassVar[ElementType]
 ELEMENT_TYPE_UNSPECIFIED: ElementType
 ELEMENT_TYPE_INT64: ElementType
 ELEMENT_TYPE_FLOAT64: ElementType
 ELEMENT_TYPE_BYTE: ElementType
+ELEMENT_TYPE_INT32: ElementType
+ELEMENT_TYPE_FLOAT32: ElementType
 
 class ArrayChunk(_message.Message):
     __slots__ = ("name", "type", "shape", "fraction_bits", "offset", "data")

@@ -15,6 +15,7 @@ class Feature(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FEATURE_BLIND: _ClassVar[Feature]
     FEATURE_SOFT_LABELS: _ClassVar[Feature]
     FEATURE_SEALED: _ClassVar[Feature]
+    FEATURE_SINGLE: _ClassVar[Feature]
 
 class ColumnKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -57,6 +58,7 @@ FEATURE_CHECKPOINTS: Feature
 FEATURE_BLIND: Feature
 FEATURE_SOFT_LABELS: Feature
 FEATURE_SEALED: Feature
+FEATURE_SINGLE: Feature
 COLUMN_KIND_UNSPECIFIED: ColumnKind
 COLUMN_KIND_CLUSTERING: ColumnKind
 COLUMN_KIND_CLASSIFIER: ColumnKind
@@ -499,14 +501,16 @@ class Task(_message.Message):
     def __init__(self, job: _Optional[str] = ..., epoch: _Optional[int] = ..., round: _Optional[int] = ..., step: _Optional[_Union[Step, str]] = ..., stage: _Optional[int] = ..., iteration: _Optional[int] = ..., starts: _Optional[_Iterable[int]] = ..., retry: _Optional[_Iterable[int]] = ..., digest: _Optional[bytes] = ..., chunks: _Optional[_Union[_arrays_pb2.ArrayChunks, _Mapping]] = ..., checkpoint: _Optional[int] = ..., resume: _Optional[int] = ..., stop: _Optional[_Iterable[int]] = ..., asked: _Optional[_Iterable[_Union[AskedArray, _Mapping]]] = ...) -> None: ...
 
 class AskedArray(_message.Message):
-    __slots__ = ("name", "shape", "fraction_bits")
+    __slots__ = ("name", "shape", "fraction_bits", "word_bits")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
     FRACTION_BITS_FIELD_NUMBER: _ClassVar[int]
+    WORD_BITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     shape: _containers.RepeatedScalarFieldContainer[int]
     fraction_bits: int
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., fraction_bits: _Optional[int] = ...) -> None: ...
+    word_bits: int
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., fraction_bits: _Optional[int] = ..., word_bits: _Optional[int] = ...) -> None: ...
 
 class Answer(_message.Message):
     __slots__ = ("job", "epoch", "round", "step", "starts", "task_digest", "chunks", "next_step", "state", "ledger_head")

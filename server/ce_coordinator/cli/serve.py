@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from ce.cli.output import format_option
 from ce.cli.preflight import Checks, check_packages, check_writable
 from ce.errors import ConfigError
 from ce.identity.certificates import identity_of, read_certificate
+from ce.kernels.warmup import warm_daemon
 from ce.service.allocator import give_back_large_arrays
 from ce.service.blas_threads import use_one_blas_thread
 from ce.service.core_dumps import forbid_core_dumps
@@ -53,6 +55,8 @@ def serve(config: Path, log_level: str | None, format_: str | None) -> None:
     from ce_coordinator.daemon import serve as run
 
     with relay_native_stderr():
+        warm_daemon(settings.store.parent, log.info)
+        gc.freeze()  # modules are not searched for garbage in every exchange
         asyncio.run(run(settings))
     log.info("stopped")  # after the relay has passed on every line that the C library wrote before
 

@@ -225,7 +225,7 @@ class Jobs:
 
     def _without_result(self, record: JobRecord) -> JobRecord:
         """With an archive, results take no memory here."""
-        return record if self._archive is None else replace(record, result=b"")
+        return replace(record, result=b"") if self._archive is not None and record.result else record
 
 
 def _unexpected(run: JobRun, error: Exception, now: float) -> list[Instruction]:

@@ -15,7 +15,9 @@ SEEN_S = 60.0
 
 
 #: What an implementation of a site may leave out.
-FEATURES = frozenset((pb.FEATURE_CHECKPOINTS, pb.FEATURE_BLIND, pb.FEATURE_SOFT_LABELS, pb.FEATURE_SEALED))
+FEATURES = frozenset(
+    (pb.FEATURE_CHECKPOINTS, pb.FEATURE_BLIND, pb.FEATURE_SOFT_LABELS, pb.FEATURE_SEALED, pb.FEATURE_SINGLE)
+)
 
 
 def read_lacks(hello: pb.Hello) -> frozenset[int]:

@@ -98,7 +98,7 @@ class HardMixtureSteps(SmoothedBeta):  # which has the column step and the prior
 
 def steps_of_job(job: Job, k: int) -> Model:
     """What the declaration refers to. A job's values are checked already."""
-    return HardMixtureSteps(k, job.restarts, max_iter=job.iterations, tol=job.tolerance, smoothing=job.smoothing)
+    return HardMixtureSteps(k, job.restarts, max_iter=job.max_iterations, tol=job.tolerance, smoothing=job.smoothing)
 
 
 def _log(p: Reals) -> Reals:

@@ -35,7 +35,7 @@ from ce.errors import CeError
 from ce.identity.keys import read_key
 from ce.identity.peers import CHANGED, UNPINNED
 from ce.models import BCE
-from ce.privacy.masks import Keystream, Masks
+from ce.privacy.masks import Keystream, Masks, Part
 from ce.privacy.pair_keys import EncryptedBox, EphemeralKey, decrypt
 from ce.privacy.ring_words import Stream
 from ce.protocol import sealed_run
@@ -725,8 +725,8 @@ MALFORMED: dict[str, Callable[[], object]] = {
     "hidden twice": lambda: mask(a_cover(), "global/bound", times=2),
     "no set key": lambda: read("global/bound", WORDS),
     "words that are none": lambda: read("global/bound", IDS),
-    "unknown peer": lambda: Masks("north", {"east": KEY}).mask(1, "a", WORDS, ["east", "west"], KEY),
-    "no context": lambda: Masks("north", {"east": KEY}).mask(1, "a", WORDS, ["east"], None),  # type: ignore[arg-type]
+    "unknown peer": lambda: Masks("north", {"east": KEY}).mask(1, [Part(SITES, [WORDS])], {"east": KEY, "west": KEY}),
+    "no context": lambda: Masks("north", {"east": KEY}).mask(1, [Part(("east", "north"), [WORDS])], {}),
     "a short key": lambda: Keystream(KEY[:5]),
     "a short public key": lambda: EphemeralKey().pair_key(KEY[:31]),
     "a weak public key": lambda: EphemeralKey().pair_key(bytes(32), KEY),

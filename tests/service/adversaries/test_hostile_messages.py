@@ -796,6 +796,11 @@ TASKS: dict[str, tuple[int, dict[str, Any], str]] = {
         {"arrays": {"global/alpha": np.ones((2, 2), dtype=np.int64)}},
         "global/alpha: expected real numbers",
     ),
+    "alpha learnt before any start may": (
+        3,
+        {"arrays": {"global/learning": np.array([0.0, 2.0])}},
+        "globals: numbers that model steps cannot have reached in iteration 2",
+    ),
     "two winners": (5, {"step": "finish", "starts": (0, 1)}, "starts: expected one winner of 2 starts, got 2"),
     "a lower round": (3, {"round": 1}, "task: of a round that was answered, and not the same"),
     "the same round with another task": (3, {"round": 3}, "task: of a round that was answered, and not the same"),

@@ -187,7 +187,7 @@ def test_a_daemon_that_is_killed_before_anything_left_has_counted(played: FrameB
 
 
 def test_the_ledger_and_the_preview_have_the_whole_definition_and_the_budget(played: FrameByFrame) -> None:
-    asked = job("first", smoothing=0.5, local_loops=2)
+    asked = job("first", smoothing=0.5, local_loops=2, precision="single", halving=True)
     assert outcome(played, asked) == DONE
     assert outcome(played, job("second")) == REFUSED
     state = state_of(played)
@@ -207,11 +207,20 @@ def test_the_ledger_and_the_preview_have_the_whole_definition_and_the_budget(pla
     first, second = (Previews(state).read(name) for name in ("first", "second"))
     assert first is not None
     assert second is not None
-    assert (first.definition["smoothing"], first.definition["local_loops"]) == (0.5, 2)
+    keys = ("smoothing", "local_loops", "precision")
+    assert [first.definition[key] for key in keys] == [0.5, 2, "single"]
     assert first.budget is not None
     assert second.budget is not None
     assert (first.budget.objects, first.budget.used, first.budget.after) == (SHARED, 0, 1)
     assert (second.budget.used, second.budget.after, second.budget.over) == (1, 2, SHARED)
+
+
+@pytest.mark.promise("Totals of an object are opened by as many definitions as the policy allows, over all jobs.")
+def test_the_same_job_in_another_precision_is_another_definition(played: FrameByFrame) -> None:
+    """Its totals are rounded otherwise: further equations of the same labels."""
+    assert outcome(played, job("first")) == DONE
+    assert outcome(played, job("second", precision="single")) == REFUSED
+    assert outcome(played, job("third")) == DONE
 
 
 @pytest.mark.promise("Totals of an object are opened by as many definitions as the policy allows, over all jobs.")

@@ -353,7 +353,7 @@ def test_a_label_file_is_contributed_under_one_roster_only(tmp_path: Path) -> No
 @pytest.mark.promise("A job waits for consent where the policy asks for it, and consent holds for that job only.")
 def test_a_job_waits_for_consent_and_shows_what_would_leave(tmp_path: Path) -> None:
     played = seated(tmp_path, {s: table(s) for s in SITES}, f'{OPT_IN}consent = "ask"\n')
-    job = job_of(played)
+    job = job_of(played, halving=False)
     assert run(played, job).state == "aligning"
     assert not answers(played)
     for site in SITES:

@@ -256,7 +256,7 @@ def test_a_hello_must_be_the_certificates(sit: Callable[..., FrameByFrame]) -> N
     hello = pb.Hello(site="east", protocol=PROTOCOL, instance=bytes(16))
     with pytest.raises(NotAllowed, match="site north"):
         machine.connected(1, "north", FINGERPRINT, hello, 0.0)
-    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 3"):
+    with pytest.raises(VersionMismatch, match="version 7 of the protocol, this coordinator version 4"):
         machine.connected(1, "east", FINGERPRINT, pb.Hello(site="east", protocol=7, instance=bytes(16)), 0.0)
     assert machine.connections == {}
 
@@ -405,6 +405,33 @@ def test_a_blind_job_fails_before_anybody_enrols_if_the_software_of_a_site_leave
     assert not any(frame.WhichOneof("frame") == "offer" for frame in sent)
 
 
+def test_a_job_in_single_precision_fails_before_anybody_enrols_if_the_software_of_a_site_leaves_it_out(
+    sit: Callable[..., FrameByFrame],
+) -> None:
+    table = sit()
+    table.connect()
+    table.machine.directory.lacks["east"] = frozenset({pb.FEATURE_SINGLE})
+    table.submit(job(precision="single").definition())
+    record = table.store.job("job")
+    assert record is not None
+    assert (record.state, record.rule) == ("failed", "feature of a site")
+    assert "east takes no part in single-precision jobs: submit the job with precision" in record.reason
+    sent = [pb.CoordinatorFrame.FromString(frame) for frames in table.down.values() for frame in frames]
+    assert not any(frame.WhichOneof("frame") == "offer" for frame in sent)
+
+
+def test_a_job_in_double_precision_runs_with_a_site_that_leaves_single_out(sit: Callable[..., FrameByFrame]) -> None:
+    table = sit()
+    table.connect()
+    table.machine.directory.lacks["east"] = frozenset({pb.FEATURE_SINGLE})
+    table.submit(job().definition())
+    while table.step():
+        pass
+    record = table.store.job("job")
+    assert record is not None
+    assert record.state == "done"
+
+
 def test_a_blind_job_that_waits_for_a_site_fails_when_that_connects_and_leaves_blind_out(
     sit: Callable[..., FrameByFrame],
 ) -> None:
@@ -438,5 +465,5 @@ def test_no_site_is_asked_for_a_checkpoint_if_the_software_of_one_writes_none(
 def test_a_feature_that_nobody_knows_is_refused(sit: Callable[..., FrameByFrame]) -> None:
     for number in (0, 99):
         hello = hello_of("east", number)  # type: ignore[arg-type]
-        with pytest.raises(MessageError, match="lacks: expected features from 1 to 4"):
+        with pytest.raises(MessageError, match="lacks: expected features from 1 to 5"):
             sit().machine.connected(1, "east", FINGERPRINT, hello, 0.0)

@@ -329,7 +329,8 @@ def test_a_split_gives_every_object_the_row_of_fit(
     how = ("--clusters", 3, "--model", model, "--seed", 2)
     assert ce_("fit", files / "labels.csv", *how, "--out", tmp_path / "fit.csv").code == 0
     whole = consensus(tmp_path / "fit.csv", ["p0", "p1", "p2"])
-    ended = ce_("simulate", files / "labels.csv", "--split", split, *how, "--out", tmp_path / "split", "--format=json")
+    out = ("--out", tmp_path / "split", "--format=json")
+    ended = ce_("simulate", files / "labels.csv", "--split", split, *how, "--local-loops", 1, *out)
     summary = json.loads(ended.out)
     n_sites = int(split.partition(":")[2])
     assert list(summary["sites"]) == [f"site{i + 1}" for i in range(n_sites)]

@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from ce.errors import LabelError
 from ce.labels import Column, LabelTable, equal_rows
+from ce.labels import table as label_table
 
 SECRET = "SECRET"
 
@@ -398,11 +399,15 @@ def test_tables_of_all_libraries_are_equal(columns: list[list[int | str | None]]
             hnp.arrays(np.float64, st.tuples(st.just(n), st.integers(0, 2)), elements=st.sampled_from([0.5, np.nan])),
             hnp.arrays(np.bool_, (n, 1)),
         )
-    )
+    ),
+    st.sampled_from([label_table._SPREAD, np.uint64(0)]),
 )
-@settings(max_examples=60, deadline=None)
-def test_equal_rows_reconstructs_every_row(parts: tuple[np.ndarray, ...]) -> None:
-    first, inverse, weight = equal_rows(parts)
+@settings(max_examples=100, deadline=None)
+def test_equal_rows_reconstructs_every_row(parts: tuple[np.ndarray, ...], spread: np.uint64) -> None:
+    """With a spread of zero all rows have the same digest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(label_table, "_SPREAD", spread)
+        first, inverse, weight = equal_rows(parts)
     n = len(parts[0])
     for part in parts:
         np.testing.assert_array_equal(part[first][inverse], part)
@@ -412,6 +417,18 @@ def test_equal_rows_reconstructs_every_row(parts: tuple[np.ndarray, ...]) -> Non
     np.testing.assert_array_equal(weight, np.bincount(inverse, minlength=len(first)))
     assert weight.sum() == n
     assert [str(array.dtype) for array in (first, inverse, weight)] == ["int64", "int64", "int64"]
+
+
+@given(
+    hnp.arrays(np.int64, st.integers(1, 40), elements=st.integers(-3, 3) | st.integers(-(2**62), 2**62)),
+    st.integers(-(2**62), 2**62),
+)
+@settings(max_examples=100, deadline=None)
+def test_integers_become_the_codes_of_their_sorted_values(labels: np.ndarray, shift: int) -> None:
+    column = LabelTable.from_arrays(labels // 2 + shift // 2, noise="keep").columns[0]
+    categories, codes = np.unique(labels // 2 + shift // 2, return_inverse=True)
+    assert column.categories == tuple(categories.tolist())
+    np.testing.assert_array_equal(column.codes, codes)
 
 
 def test_equal_rows_of_views_and_of_nothing() -> None:

@@ -196,7 +196,7 @@ def test_the_engines_steps_are_the_maximisers_in_the_order_of_the_schedule(
         iteration = t + 1
         if iteration <= hold:
             np.testing.assert_array_equal(after.alpha_, np.full(k, 3.0))
-        elif schedule == "newton" or iteration <= hold + 10:
+        elif schedule == "newton" or iteration <= hold + 3:
             assert_alpha_is_best(after.alpha_, reference.expected_logs(before.gamma_)[rows].mean(axis=0))
         else:
             trial, fallback = reference.bce_joint_newton(before.alpha_, sums[rows])

@@ -31,6 +31,7 @@ print(threads())
 """
 #: Runs a daemon's command up to where its life begins, and prints the threads there and then.
 _DAEMON = f"""{_THREADS}
+from pathlib import Path
 from types import SimpleNamespace
 import scipy.linalg
 print(threads())
@@ -39,7 +40,7 @@ def begins(*_):
     print(threads())
     sys.exit()
 
-settings = SimpleNamespace(log=SimpleNamespace(level="info", format="text"))
+settings = SimpleNamespace(log=SimpleNamespace(level="info", format="text"), store=Path("anywhere"))
 if sys.argv[1] == "coordinator":
     import ce_coordinator.cli.serve as module
     import ce_coordinator.daemon

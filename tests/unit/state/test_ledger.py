@@ -29,6 +29,7 @@ from ce.identity.certificates import sign
 from ce.identity.keys import PrivateKey, make_key
 from ce.identity.names import Identity
 from ce.protocol.messages.task import array_hash
+from ce_client.cli.ledger import WORD_BYTES
 from ce_client.state.hash_chain import canonical, chained, split, with_hash
 from ce_client.state.ledger import PURPOSE, Ledger, entries, verify
 
@@ -416,3 +417,16 @@ def test_the_same_words_have_the_same_hash_whatever_their_layout(tmp_path: Path)
     sent = [line["arrays"]["a"] for line in entries(tmp_path / "ledger.jsonl") if line["kind"] == "contribution"]
     assert {own["sha256"] for own in sent} == {hashlib.sha256(words.tobytes()).hexdigest()}
     assert all(own["type"] == "int64" for own in sent)
+
+
+def test_the_width_of_what_left_is_in_the_ledger(tmp_path: Path) -> None:
+    kinds: list[Any] = [np.int64, np.int32, np.float64, np.float32, np.uint8]
+    with Ledger(tmp_path / "ledger.jsonl", "north") as ledger:
+        for number, kind in enumerate(kinds, 1):
+            ledger.record("demo", 1, number, {"a": np.arange(6, dtype=kind)}, "plain", {"a": ROSTER})
+    sent = [line["arrays"]["a"] for line in entries(tmp_path / "ledger.jsonl") if line["kind"] == "contribution"]
+    assert [own["type"] for own in sent] == [kind.__name__ for kind in kinds]
+    assert [own["sha256"] for own in sent] == [
+        hashlib.sha256(np.arange(6, dtype=kind).tobytes()).hexdigest() for kind in kinds
+    ]
+    assert [WORD_BYTES[own["type"]] for own in sent] == [8, 4, 8, 4, 1]

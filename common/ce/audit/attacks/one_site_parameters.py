@@ -1,17 +1,17 @@
 """One site's parameters: a site that holds two groups of shared columns is sent other beta of one group than its
 co-holders, and its part in the column sums of the other group stands alone.
 
-Masks of a group's sums are bound to the beta of that group and to the globals, and not to the beta of other groups,
-which not all its holders are sent. The coordinator of a `masked` job uses a second group as a lever:
+Masks between two sites are bound to the globals and to the beta of all groups that both hold, and not to the beta of
+other groups, which not both are sent. The coordinator of a `masked` job uses a second group as a lever:
 
     reset   all objects go into the last cluster
     mark    labels of the lever go into the first cluster, at the one site only
     read    beta of the target group is such that an object goes into the first cluster if and only if it was marked
 
-The first cluster's sums of the target group are then label counts of one site. The lever's own sums are noise, because
-its holders were sent different arrays; the coordinator does not need them. `min_sites` does not stop this: it counts
-the contributors to a total, not those who can be told apart in it. The rule "one set of holders" does; it applies under
-`shared_objects = "exclude"`. In `blind` the coordinator sends no parameters.
+The first cluster's sums of the target group are then label counts of one site. The lever's own sums, and those over
+all sites, are noise, because holders of the lever were sent different arrays; the coordinator does not need them.
+`min_sites` does not stop this: it counts the contributors to a total, not those who can be told apart in it. The rule
+"one set of holders" does; it applies under `shared_objects = "exclude"`. In `blind` the coordinator sends none.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OneSiteParameters:
         for site, answer in self._inner.exchange(sent):
             words = answer.arrays.get(ArrayName.of_columns(self._target.index, "sums"))
             total = total if words is None else total + words.astype(np.int64)
-            yield site, replace(answer, arrays=_without_column_sums(answer.arrays))
+            yield site, replace(answer, arrays=_without_noise(answer.arrays))
         if step == "read":
             counted = np.rint(decode(total, self._scale)[0, 0]).astype(np.int64)
             self.counts = {(self._site, column): counted[where] for column, where in self._target.slices.items()}
@@ -88,8 +88,6 @@ class OneSiteParameters:
         return crafted
 
 
-def _without_column_sums(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    """What the home of the simulation goes on with: it would refuse the lever's noise."""
-    return {
-        name: np.zeros_like(words) if ArrayName(name).kind == "columns" else words for name, words in arrays.items()
-    }
+def _without_noise(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """What the home of the simulation goes on with: it would refuse sums over the lever's holders, which are noise."""
+    return {name: words if ArrayName(name).kind == "block" else np.zeros_like(words) for name, words in arrays.items()}

@@ -21,7 +21,7 @@ from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.rooms import Bytes, MemoryRoom, Room, Rooms
 from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.messages.task import ArrayChunk
-from ce.ring import Words
+from ce.ring import SentWords, Words, word_type
 
 
 @dataclass
@@ -64,23 +64,31 @@ class Accumulators:
     ) -> None:
         """Raises JobFailed where there is no room for the boxes."""
         self._expected: dict[str, ArraySpec] = dict(expected.items())
-        self._words: dict[str, Words] = {}
+        self._words: dict[str, SentWords] = {}
         self._boxes = _placed(boxes or {}, rooms)
-        self._open = {site: _Contribution([*names, *(boxes or {}).get(site, {})]) for site, names in by_site.items()}
+        self._open = {
+            site: _Contribution(frozenset([*names, *(boxes or {}).get(site, {})])) for site, names in by_site.items()
+        }
 
     def __contains__(self, name: str) -> bool:
         return name in self._expected
 
     def __getitem__(self, name: str) -> Words:
+        """A total, for steps. That of 32-bit words is a signed number below 2^31, as its scale says."""
+        return self.as_sent(name).astype(np.int64, copy=False)
+
+    def as_sent(self, name: str) -> SentWords:
+        """A total in words of the width in which they are sent: added modulo 2 to the power of that."""
         if name not in self._words:
-            self._words[name] = np.zeros(self._expected[name].shape, dtype=np.int64)
+            spec = self._expected[name]
+            self._words[name] = np.zeros(spec.shape, dtype=word_type(spec.word_bits))
         return self._words[name]
 
-    def fill(self, totals: Mapping[str, Words]) -> None:
+    def fill(self, totals: Mapping[str, SentWords]) -> None:
         """Take whole totals from another party that has added them up."""
         for name, spec in self._expected.items():
             total = totals.get(name)
-            if total is None or total.dtype != np.int64 or total.shape != spec.shape:
+            if total is None or total.dtype != word_type(spec.word_bits) or total.shape != spec.shape:
                 raise MessageError(f"{name}: the total is missing, or not words of {spec}")
         self._words = {name: totals[name] for name in self._expected}
         self._open = {}
@@ -124,11 +132,11 @@ class Accumulators:
             self._take_box(site, contribution, chunk)
             return
         spec = self._expected[name]
-        if chunk.words.dtype != np.int64 or (chunk.shape, chunk.fraction_bits) != (spec.shape, spec.fraction_bits):
-            got = ArraySpec(chunk.shape, chunk.fraction_bits)
+        got = ArraySpec.of(chunk.words, chunk.fraction_bits)._replace(shape=chunk.shape)
+        if chunk.words.dtype != word_type(spec.word_bits) or got != spec:
             raise MessageError(f"{site}: {name}: expected words, {spec}; got {chunk.words.dtype.name}, {got}")
         end = chunk.begin + len(chunk.words)
-        total = self[name].reshape(-1)
+        total: Any = self.as_sent(name).reshape(-1)
         if chunk.begin != contribution.read.get(name, 0) or end > len(total):
             raise MessageError(f"{site}: {name} does not arrive in order")
         contribution.read[name] = end

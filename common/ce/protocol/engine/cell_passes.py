@@ -16,16 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.cancellation import check_cancelled
+from ce.kernels import backend
 from ce.kernels.cells import ColumnCells, TileCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
 from ce.protocol.topology.site_view import Block, Categories, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows
 from ce.ring import Reals, Scale, Words, encode
 from ce.steps.model import Model
+from ce.steps.precision import SentMessage
 
 #: Doubles per (starts, k, tile) array: a handful of such arrays should fit in a core's own cache.
 _TILE_ENTRIES = 32768
 _NARROWEST_TILE = 64
+#: Compiled kernels hold few objects at a time, whatever the tile: what counts is the work for each tile.
+_WIDER_COMPILED = 4
 
 Tables = Mapping[int, Reals]
 Result = TypeVar("Result")
@@ -78,16 +82,18 @@ class CellPasses:
         self._observed = {c.index: held[c.name].observed for c in topology.columns}
         self._topology = topology
         self._given = given
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        width = max(_TILE_ENTRIES // (model.n_starts * model.k), _NARROWEST_TILE)
+        self.pool = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._threads = threads
+        entries = _TILE_ENTRIES if backend.compiled() is None else _WIDER_COMPILED * _TILE_ENTRIES
+        width = max(entries // (model.n_starts * model.k), _NARROWEST_TILE)
         blocks = [topology.blocks[index] for index in sorted(rows)]
         self.private = self._hold([b for b in blocks if not b.shared], rows, width)
         self.shared = self._hold([b for b in blocks if b.shared], rows, width)
 
     def close(self) -> None:
         """End the threads; those that work on a tile end after it, and nobody waits for them."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
 
     # What is known before the first iteration.
 
@@ -137,7 +143,7 @@ class CellPasses:
         model: Model,
         scales: Mapping[str, Scale],
         segment: Segment,
-        message: Reals,
+        message: SentMessage,
         tables: Tables,
         sums: Mapping[int, Words],
     ) -> tuple[Words, Words]:
@@ -146,7 +152,7 @@ class CellPasses:
         bound = np.zeros(message.shape[0], dtype=np.int64)
 
         def work(tile: Tile) -> tuple[list[Words], Words]:
-            part = np.ascontiguousarray(message[:, :, tile.objects])
+            part = np.ascontiguousarray(message[:, :, tile.objects], dtype=np.float64)
             result = model.cells(part, [tables[c] for c in tile.columns], tile.cells, scales)
             objects[:, :, tile.objects] = result.objects
             return result.columns, result.bound
@@ -178,20 +184,21 @@ class CellPasses:
         model: Model,
         scales: Mapping[str, Scale],
         segment: Segment,
-        message: Reals,
+        message: SentMessage,
         sums: Mapping[int, Words],
     ) -> None:
         """Two-phase models: column sums from the new message."""
 
         def work(tile: Tile) -> list[Words]:
-            return model.column_sums(np.ascontiguousarray(message[:, :, tile.objects]), tile.cells, scales)
+            part = np.ascontiguousarray(message[:, :, tile.objects], dtype=np.float64)
+            return model.column_sums(part, tile.cells, scales)
 
         for tile, columns in self._over(segment.tiles, work):
             _add(sums, tile, columns)
 
     def _over(self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]) -> Iterator[tuple[Tile, Result]]:
         """Tile by tile, in order. A pool's threads end the tiles that they have begun when the work is cancelled."""
-        results = map(work, tiles_) if self._pool is None else self._pool.map(work, tiles_)
+        results = map(work, tiles_) if self.pool is None else self.pool.map(work, tiles_)
         for done in zip(tiles_, results, strict=True):
             check_cancelled()
             yield done
@@ -216,7 +223,7 @@ class CellPasses:
             if len(entries) == len(positions):
                 weights = None
         chunks = []
-        for objects in tiles(len(entries), width):
+        for objects in tiles(len(entries), self._even(len(entries), width)):
             check_cancelled()
             inside = entries[objects]
             present = tuple(c for c, column in self._labels.items() if column.observed[inside].any())
@@ -224,6 +231,11 @@ class CellPasses:
             cells = [ColumnCells.of(self._labels[c], inside, weight) for c in present]
             chunks.append(Tile(objects, present, TileCells.of(cells, width)))
         return Segment(positions, entries, inverse, weights, slices, chunks)
+
+    def _even(self, n: int, width: int) -> int:
+        """The width of tiles, at most `width`, of which all threads get as many."""
+        tiles_of_all = self._threads * -(-n // (width * self._threads))
+        return max(-(-n // max(tiles_of_all, 1)), _NARROWEST_TILE)
 
 
 def _count(columns: Iterable[Column], segment: Segment) -> Words:

@@ -20,10 +20,10 @@ from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.start_selection import StartDecisions, StartSelection
 from ce.protocol.messages.array_names import ArrayName
-from ce.protocol.messages.steps import Arrays, ArraySpec, Step, expected_arrays, totals_over_all
+from ce.protocol.messages.steps import Arrays, ArraySpec, AskedArrays, Step, totals_over_all
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.topology.site_view import SiteView
-from ce.ring import Words
+from ce.ring import SentWords, Words
 from ce.steps.model import Model, State, no_votes
 
 
@@ -64,6 +64,7 @@ class Home:
         self._totals = _Totals()
         self._sent: dict[str, Array] = {}  # arrays of the open round's task, by name; each site gets those it may see
         self._stop: tuple[int, ...] = ()  # starts that stop with the open round's task
+        self._asked = AskedArrays(view)
         self._by_site: dict[tuple[ArrayName, ...], dict[str, list[ArrayName]]] = {}
         self._cluster_sizes: Words | None = None
         self.exchanges = 0
@@ -119,7 +120,7 @@ class Home:
         self.open_round.refuse_other(site, answer, self.starts.running)
         self.open_round.accumulators.begin(site)
 
-    def fill(self, totals: Mapping[str, Words]) -> None:
+    def fill(self, totals: Mapping[str, SentWords]) -> None:
         """Take the round's totals from the party that has added them up."""
         assert self.open_round is not None
         self.open_round.accumulators.fill(totals)
@@ -267,9 +268,9 @@ class Home:
         stage = self.stage
         if step == "shares":
             shares = {ArrayName(name): words.shape for name, words in self.block_shares.items()}
-            return {name: ArraySpec(shape, name.fraction_bits(stage.scales)) for name, shape in shares.items()}
+            return {name: ArraySpec.summed(name, shape, stage.scales) for name, shape in shares.items()}
         starts, iteration = len(self.starts.running), self._state.iteration
-        return expected_arrays(step, self._view, stage.model, stage.scales, starts, iteration)
+        return self._asked.of(step, stage.model, stage.scales, starts, iteration)
 
     def _task(self, round_: OpenRound, site: str, checkpoint: int) -> Task:
         arrays = {n: array for n, array in self._sent.items() if site in ArrayName(n).contributors(self._view)}

@@ -101,13 +101,22 @@ class HomeState:
     def _begin(self, before: State | None) -> dict[str, Array]:
         """What the sites are sent."""
         model = self.stage.model
-        self.starts = StartSelection(model.n_starts)
+        self.starts = StartSelection(model.n_starts, self._drops_starts(model))
         self.iteration = 0
         self._columns.begin(model.n_starts, model.k)
         self.globals = model.start_globals(self._view.sizes, before)
         before_objects = self._objects.result(0) if self.stage.number else None
         self._objects.begin(model, self.stage.scales, self.globals, before_objects)
         return self.globals_sent() | (self.messages_sent() if model.phases == 1 else {})
+
+    def _drops_starts(self, model: Model) -> bool:
+        """By what all homes know, so that the starts of a job are the same in every mode."""
+        if model.halving is not None:
+            return model.halving
+        view = self._view
+        shared_by_all = view.shared_by_all and any(block.shared for block in view.blocks.values())
+        no_shared_column = len(view.sites) == 1 or (shared_by_all and not view.needs_two_exchanges)
+        return model.local_loops > 1 and no_shared_column
 
     # Iterations.
 
@@ -131,10 +140,11 @@ class HomeState:
         if decisions is None:
             bound = decode(totals["bound"], scales["bound"])
             reals = {what: decode(totals[what], scales[what]) for what in model.share_shapes(self.iteration)}
+            reals["moved"] = totals["moved"].astype(np.float64)
             found = model.global_step(bound, reals, self.globals, self._counted, self.iteration)
-            decisions = self.starts.decide(model, found, totals["moved"])
+            decisions = self.starts.decide(model, found, totals["moved"], self._counted.objects)
         else:
-            self.starts.follow(decisions, totals["moved"])
+            self.starts.follow(model, decisions, totals["moved"], self._counted.objects)
         for position, start in enumerate(self.starts.running):
             if decisions.stop[position]:
                 self._columns.stop(position, start)
@@ -230,6 +240,6 @@ class HomeState:
         number, self.iteration = snapshot["stage"], snapshot["iteration"]
         self.stage = Stage.of(number, stage_of(self.stage.model, number), self._view)
         self._objects.restore(self.stage.model, self.stage.scales, snapshot["objects"])
-        self.starts = StartSelection.restored(snapshot["starts"])
+        self.starts = StartSelection.restored(snapshot["starts"], self._drops_starts(self.stage.model))
         self.globals = snapshot["globals"]
         self._columns.restore(snapshot["columns"])

@@ -22,11 +22,12 @@ import numpy as np
 from ce.errors import BrokenTotals
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.topology.site_view import SiteView
-from ce.ring import LARGEST_BITS, Reals, Scale, Words
+from ce.ring import LARGEST_BITS, Reals, Scale, SentWords, Words
 from ce.steps.model import Model, Sizes
 
-#: What rounding each term to fixed point can add up to, per label: far more than it does, far less than noise.
-_SLACK = 2.0**-20
+#: What rounding each term to fixed point can add up to, per label: far more than it does, far less than noise. In units
+#: of the last bit, which is what counts where an array has few fraction bits.
+_SLACK, _SLACK_BITS = 2.0**-20, 64
 
 
 def check_opening(name: str, total: Words, view: SiteView, scales: Mapping[str, Scale]) -> None:
@@ -49,7 +50,7 @@ def check_opening(name: str, total: Words, view: SiteView, scales: Mapping[str, 
 
 
 def check_object_sums(
-    total: Words, labels: Words, model: Model, scale: Scale, members: Mapping[tuple[str, ...], slice]
+    total: SentWords, labels: Words, model: Model, scale: Scale, members: Mapping[tuple[str, ...], slice]
 ) -> None:
     """Object sums (starts, k, n) of objects that have so many labels; which members hold which of them."""
     try:
@@ -60,10 +61,10 @@ def check_object_sums(
         raise
 
 
-def _check_object_sums(total: Words, labels: Words, model: Model, scale: Scale, among: Sequence[str] = ()) -> None:
+def _check_object_sums(total: SentWords, labels: Words, model: Model, scale: Scale, among: Sequence[str] = ()) -> None:
     name, unit = "object sums", scale.unit
     smallest, largest = (term * unit for term in model.cell_terms)
-    slack: Reals = labels.astype(np.float64) * (unit * _SLACK) + model.k
+    slack: Reals = labels.astype(np.float64) * max(unit * _SLACK, _SLACK_BITS) + model.k
     _within(name, "smallest <= a_ih", total, labels * smallest - slack if smallest else 0, None, among)
     if model.normalised:  # and then no a_ih is too large either
         difference = total.sum(axis=1) - labels * unit
@@ -94,7 +95,7 @@ def check_sizes(total: Words, objects: int, view: SiteView) -> None:
 def _within(
     name: str,
     law: str,
-    total: Words | Reals,
+    total: SentWords | Reals,
     least: Reals | float | None,
     most: Reals | float | None,
     among: Sequence[str],

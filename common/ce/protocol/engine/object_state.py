@@ -7,21 +7,27 @@ Both places run the same code, so that results do not depend on the place. Objec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ce.cancellation import check_cancelled
 from ce.errors import MessageError
+from ce.kernels.special import encoded_total, likeliest
 from ce.protocol.engine.snapshots import Snapshot, by_number, numbered
-from ce.ring import Reals, Scale, Words, decode, encode, weighted_total
+from ce.ring import Reals, Scale, SentWords, Words, decode, weighted_total
 from ce.steps.agreement import agreement
 from ce.steps.model import Model, Opening, State
+from ce.steps.precision import SentMessage, as_sent
 
 #: Numbers of one array that are worked on at a time.
 STRETCH = 2**16
+
+Result = TypeVar("Result")
 
 
 def select(state: State, starts: NDArray[np.intp]) -> State:
@@ -32,12 +38,14 @@ def select(state: State, starts: NDArray[np.intp]) -> State:
 class ObjectState:
     """State of a block's objects, for all starts that still run."""
 
-    def __init__(self, opening: Opening, weights: Words | None) -> None:
+    def __init__(self, opening: Opening, weights: Words | None, pool: Executor | None = None) -> None:
+        """With a `pool`, its threads work on stretches side by side."""
+        self._pool = pool
         self.opening = opening
         self.weights = weights
         self._stopped: dict[int, State] = {}
         self._stepped = False  # the state was made by a step, and no other object refers to it
-        self._sent: Reals | None = None  # the last message: it may still be on its way to a site
+        self._sent: SentMessage | None = None  # the last message: it may still be on its way to a site
         self._on_trial = False  # the step of this iteration may be taken back in the next
 
     def begin(self, model: Model, scales: Mapping[str, Scale], globals_: State, before: State | None) -> None:
@@ -48,8 +56,8 @@ class ObjectState:
         self._stepped = False
         self.state = model.start_objects(self.opening, globals_, before)
         self.opening = replace(self.opening, given={})  # of the beginning, and of no use after it
-        self._accepted: Words | None = None
-        self._sums: Words | None = None
+        self._accepted: SentWords | None = None
+        self._sums: SentWords | None = None
         self._labels = self._hard_labels()
         self._moved = np.zeros_like(self._labels)
 
@@ -74,11 +82,11 @@ class ObjectState:
         self._stopped = by_number(snapshot["stopped"])
 
     @property
-    def message(self) -> Reals:
-        self._sent = self._model.message(self.state)
+    def message(self) -> SentMessage:
+        self._sent = as_sent(self._model.message(self.state), self._model.precision)
         return self._sent
 
-    def receive(self, sums: Words, globals_: State) -> None:
+    def receive(self, sums: SentWords, globals_: State) -> None:
         """Take the block's total of object sums. Two-phase models run their object step at once."""
         self._sums = sums
         if self._model.phases == 2:
@@ -91,16 +99,28 @@ class ObjectState:
         if not self._sums.shape[-1]:
             shapes = {**self._model.share_shapes(iteration), "bound": (), "moved": ()}
             return {name: np.zeros((len(self._sums), *shape), dtype=np.int64) for name, shape in shapes.items()}
-        totals: dict[str, Words] = {}
-        for part in self._stretches():
-            sums = decode(self._sums[..., part], self._scales["objects"])
-            terms = self._model.shares(_part(self.state, part), sums, self._opening(part), globals_, iteration)
-            for name, reals in terms.items():
-                words = encode(reals, self._scales["object_bound" if name == "bound" else name], name)
-                total = weighted_total(words, self._weights(part))
-                totals[name] = totals[name] + total if name in totals else total
+        sums_of_all = self._sums
+
+        def work(part: slice) -> dict[str, Words]:
+            sums = decode(sums_of_all[..., part], self._scales["objects"])
+            state = _part(self.state, part)
+            terms = self._model.shares(state, sums, self._opening(part), globals_, iteration)
+            if self._model.precision == "single":
+                terms["bound"] = terms["bound"] + self._model.rounding_of_bound(self._model.message(state), sums)
+            return {name: self._total(name, reals, part) for name, reals in terms.items()}
+
+        shapes = self._model.share_shapes(iteration)
+        totals = {name: np.zeros((len(sums_of_all), *shape), dtype=np.int64) for name, shape in shapes.items()}
+        for shares in self._each(self._stretches(), work):
+            for name, words in shares.items():
+                totals[name] = totals[name] + words if name in totals else words  # "bound" is in no shape
         totals["moved"] = weighted_total(self._moved.astype(np.int64), self.weights)
         return totals
+
+    def _total(self, name: str, reals: Reals, part: slice) -> Words:
+        return encoded_total(
+            reals, self._scales["object_bound" if name == "bound" else name], name, self._weights(part)
+        )
 
     def agreement(self, sums: Words) -> Words:
         """(starts, k*k): the block's objects by what their clusterings say, given as sums, and what their votes say."""
@@ -143,20 +163,29 @@ class ObjectState:
         """The final state of a start, its axis of starts kept (length 1)."""
         return self._stopped[start]
 
-    def _step(self, sums: Words, globals_: State) -> None:
+    def _step(self, sums: SentWords, globals_: State) -> None:
         """In place, but for what may still be on its way to a site."""
         if not sums.shape[-1]:
             return
         state: State = {}
         labels = np.empty_like(self._labels)
-        for part in self._stretches():
+
+        def work(part: slice) -> None:
             reals = decode(sums[..., part], self._scales["objects"])
             new = self._model.objects(reals, _part(self.state, part), self._opening(part), globals_)
-            labels[:, part] = self._model.memberships(new).argmax(axis=1)
+            labels[:, part] = likeliest(self._model.memberships(new))
             for name, array in new.items():
                 if name not in state:
                     state[name] = self._room(name, array)
                 state[name][..., part] = array
+
+        stretches = list(self._stretches())
+        if self._stepped:
+            state |= {name: self._room(name, array) for name, array in self.state.items()}
+        else:
+            work(stretches.pop(0))  # makes room for the new state
+        for _ in self._each(stretches, work):
+            pass
         self._stepped = True
         self.state = state
         self._moved = labels != self._labels
@@ -169,8 +198,7 @@ class ObjectState:
         return np.empty((*like.shape[:-1], self._labels.shape[-1]))
 
     def _hard_labels(self) -> NDArray[np.intp]:
-        labels: NDArray[np.intp] = self._model.memberships(self.state).argmax(axis=1)
-        return labels
+        return likeliest(self._model.memberships(self.state))
 
     def _weights(self, part: slice) -> Words | None:
         return None if self.weights is None else self.weights[part]
@@ -182,6 +210,12 @@ class ObjectState:
         for begin in range(0, n, size):
             check_cancelled()
             yield slice(begin, min(begin + size, n))
+
+    def _each(self, parts: Iterable[slice], work: Callable[[slice], Result]) -> Iterator[Result]:
+        """Stretch by stretch, results in order."""
+        for result in map(work, parts) if self._pool is None else self._pool.map(work, parts):
+            check_cancelled()
+            yield result
 
     def _opening(self, part: slice) -> Opening:
         return Opening(self.opening.labels[part], self.opening.votes[:, part], _part(self.opening.given, part))

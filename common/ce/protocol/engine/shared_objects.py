@@ -19,7 +19,7 @@ from ce.protocol.engine.starting_parameters import object_weights
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array
 from ce.protocol.topology.site_view import SiteView
-from ce.ring import Reals, Scale, Words
+from ce.ring import Reals, Scale, SentWords, Words
 from ce.steps.model import Opening, State
 
 #: By block, in the order that its members share.
@@ -41,11 +41,13 @@ class SharedObjects:
         self.spoken: Words  # (n,) ... and this home speaks for it
         self.counts: dict[str, Array]  # by name, for the members of each block
 
-    def together(self, totals: Accumulators, what: str, shape: tuple[int, ...]) -> Words:
-        """The totals of all blocks, one after the other; `shape` is what stands before the objects."""
-        parts = [totals[ArrayName.of_block(index, what)] for index in self._slices]
+    def together(self, totals: Accumulators, what: str, shape: tuple[int, ...]) -> SentWords:
+        """The totals of all blocks, one after the other, of the width in which they are sent; `shape` is what stands
+        before the objects."""
+        parts: list[Any] = [totals.as_sent(ArrayName.of_block(index, what)) for index in self._slices]
         if len(parts) == 1:
-            return parts[0]
+            only: SentWords = parts[0]
+            return only
         return np.concatenate(parts or [np.zeros((*shape, 0), dtype=np.int64)], axis=-1)
 
     @property
@@ -53,7 +55,7 @@ class SharedObjects:
         """Which objects each set of sites holds."""
         return {block.members: self._slices[block.index] for block in self._blocks}
 
-    def apart(self, what: str, array: Reals) -> dict[str, Array]:
+    def apart(self, what: str, array: NDArray[Any]) -> dict[str, Array]:
         """An array over all blocks as one array for each."""
         return {ArrayName.of_block(index, what): array[..., part] for index, part in self._slices.items()}
 
@@ -62,9 +64,8 @@ class SharedObjects:
         self._refuse_overlaps(totals, scales)
         for name in names:
             check_opening(name, totals[name], self._view, scales)
-        known = {what: self.together(totals, what, ()) for what in ("labels", "hidden")}
-        if ballots:
-            known["ballots"] = self.together(totals, "ballots", ())
+        counted = ("labels", "hidden", "ballots") if ballots else ("labels", "hidden")
+        known = {what: self.together(totals, what, ()).astype(np.int64, copy=False) for what in counted}
         labels = known["labels"]
         # An object without a label anywhere is there to be answered for, but counts nothing.
         voted = known["ballots"] > 0 if ballots else np.zeros(len(labels), dtype=bool)

@@ -20,11 +20,11 @@ from ce.protocol.engine.site_state import SiteState, real_array
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.messages.array_names import ArrayName
-from ce.protocol.messages.steps import Arrays, StepOrder, check_asked, expected_arrays, first_step
+from ce.protocol.messages.steps import Arrays, AskedArrays, StepOrder, check_asked, first_step
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.topology.site_view import Categories, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows
-from ce.ring import Reals, Words
+from ce.ring import Reals, Words, narrowed
 from ce.steps.model import Model, Sizes, State
 
 #: By block, then by what was counted: (objects,) "labels", "hidden" and, for models with votes, "ballots".
@@ -56,6 +56,7 @@ class Site:
         self._view = view
         self._on_counts = on_counts
         self._order = StepOrder(view)
+        self._asked = AskedArrays(view, name)
         self._passes = CellPasses(table, view, rows, model, classes=classes, given=given or {}, threads=threads)
         self._private, self._shared = self._passes.private, self._passes.shared
         self._state = SiteState(name, view, model, self._passes, starts)
@@ -67,8 +68,12 @@ class Site:
         self._order.check(task.step, self.model)
         if self._state.stage >= 0 and task.stage != self._state.stage:
             self._next_stage(task)
-        check_asked(task.asked, self._expected(task))
+        expected = self._expected(task)
+        check_asked(task.asked, expected)
         arrays = self._perform(task)
+        for name, spec in expected.items():
+            if spec.word_bits != 64:
+                arrays[name] = narrowed(np.asarray(arrays[name], dtype=np.int64), spec.word_bits, name)
         self._order.taken(task.step)
         bits = {name: ArrayName(name).fraction_bits(self._state.scales) for name in arrays}
         return Answer(task.round, task.step, task.starts, arrays, bits)
@@ -143,10 +148,7 @@ class Site:
 
     def _expected(self, task: Task) -> Arrays:
         """The arrays that this site answers a task with."""
-        arrays = expected_arrays(
-            task.step, self._view, self.model, self._state.scales, len(task.starts), task.iteration
-        )
-        return {name: spec for name, spec in arrays.items() if self.name in name.contributors(self._view)}
+        return self._asked.of(task.step, self.model, self._state.scales, len(task.starts), task.iteration)
 
     def _perform(self, task: Task) -> dict[str, Array]:
         match task.step:

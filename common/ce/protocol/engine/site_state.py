@@ -5,6 +5,8 @@ Which task may come when is `ce.protocol.engine.site`'s part.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +20,9 @@ from ce.protocol.engine.starting_parameters import Starts
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array, Task
 from ce.protocol.topology.site_view import SiteView
-from ce.ring import Reals, Scale, Words, decode, encode
+from ce.ring import Scale, Words, decode, encode
 from ce.steps.model import Model, Opening, State, no_votes, stage_of
+from ce.steps.precision import SentMessage, sent_type
 
 
 class SiteState:
@@ -35,7 +38,7 @@ class SiteState:
         self.running: tuple[int, ...] = ()
         self.globals: State = {}
         self.objects: ObjectState  # of the private segment
-        self._message: Reals  # of the shared segment
+        self._message: SentMessage  # of the shared segment
         self._set_model(model)
 
     def snapshot(self) -> Snapshot:
@@ -70,7 +73,7 @@ class SiteState:
         if self.model.uses_votes:
             votes = decode(self._passes.votes(self._private, self.model.k, scale), scale)
         opening = Opening(labels.astype(np.float64), votes, self._passes.given(self._private))
-        self.objects = ObjectState(opening, self._private.weights)
+        self.objects = ObjectState(opening, self._private.weights, self._passes.pool)
 
     # Stages and starts.
 
@@ -150,6 +153,8 @@ class SiteState:
 
     def contribute(self, task: Task) -> dict[str, Array]:
         model, starts = self.model, len(self.running)
+        if not model.can_have(self.globals, task.iteration):
+            raise MessageError(f"globals: numbers that model steps cannot have reached in iteration {task.iteration}")
         shapes = {**model.share_shapes(task.iteration), "bound": (), "moved": ()}
         totals: dict[str, Words] = {what: np.zeros((starts, *shape), dtype=np.int64) for what, shape in shapes.items()}
         for _ in range(model.local_loops - 1):
@@ -184,7 +189,7 @@ class SiteState:
         self.columns.clear_sums()
         return self.one_pass(self._private, self.objects.message), self.one_pass(self._shared, self._message)
 
-    def one_pass(self, segment: Segment, message: Reals) -> tuple[Words, Words]:
+    def one_pass(self, segment: Segment, message: SentMessage) -> tuple[Words, Words]:
         beta, sums = self.columns.beta, self.columns.sums
         return self._passes.pass_once(self.model, self.scales, segment, message, beta, sums)
 
@@ -198,16 +203,17 @@ class SiteState:
         self.globals = {name: real_array(task, ArrayName.of_all(name), shape) for name, shape in shapes.items()}
 
     def _take_messages(self, task: Task) -> None:
-        self._message = self.from_blocks(task, "message", len(self.running), self.model.k)
+        kind = sent_type(self.model.precision)
+        self._message = self.from_blocks(task, "message", len(self.running), self.model.k, kind=kind)
         if self._message.size and not (self._message.min() >= 0 and self._message.max() <= 1):
             raise MessageError("message: expected numbers from 0 to 1")
 
-    def from_blocks(self, task: Task, what: str, *shape: int) -> Reals:
-        """(*shape, entries) of the shared segment, out of its blocks' arrays."""
-        whole = np.empty((*shape, self._shared.width))
+    def from_blocks(self, task: Task, what: str, *shape: int, kind: type[Any] = np.float64) -> NDArray[Any]:
+        """(*shape, entries) of the shared segment, out of its blocks' arrays of this kind of numbers."""
+        whole = np.empty((*shape, self._shared.width), dtype=kind)
         for block, objects in self._shared.blocks.items():
             size = objects.stop - objects.start
-            whole[..., objects] = real_array(task, ArrayName.of_block(block, what), (*shape, size))
+            whole[..., objects] = real_array(task, ArrayName.of_block(block, what), (*shape, size), kind)
         return whole
 
     def _set_model(self, model: Model) -> None:
@@ -217,11 +223,13 @@ class SiteState:
         self._global_shapes = {name: start[name].shape[1:] for name in model.broadcast}
 
 
-def real_array(task: Task, name: ArrayName, shape: tuple[int, ...]) -> Reals:
-    """A real array of the task, of exactly this shape."""
+def real_array(task: Task, name: ArrayName, shape: tuple[int, ...], kind: type[Any] = np.float64) -> NDArray[Any]:
+    """A real array of the task, of exactly this shape and kind of numbers."""
     array = task.arrays.get(name)
     if array is None:
         raise MessageError(f"{name}: missing")
-    if array.dtype != np.float64 or array.shape != shape:
-        raise MessageError(f"{name}: expected real numbers of shape {shape}, got {array.dtype.name} of {array.shape}")
-    return array.astype(np.float64, copy=False)
+    if array.dtype != kind or array.shape != shape:
+        width = " of 32 bits" if kind is np.float32 else ""
+        got = f"{array.dtype.name} of {array.shape}"
+        raise MessageError(f"{name}: expected real numbers{width} of shape {shape}, got {got}")
+    return array.astype(kind, copy=False)

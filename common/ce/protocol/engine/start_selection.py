@@ -1,8 +1,11 @@
 """Which starts of a stage still run, what each does next, and which one wins.
 
 Starts run together, one leading axis on every array. After a global step each start goes on, goes back (its last step
-is taken back), or stops: because it converged, or at the iteration limit. That is decided once, by the home or, in
-blind, by the first site by name, and the others follow the decision.
+is taken back), or stops: because it converged, at the iteration limit, or because it is dropped. That is decided once,
+by the home or, in blind, by the first site by name, and the others follow the decision.
+
+Hopeless starts are dropped by halving: whenever the model says of all starts that it is time, only the better half of
+them goes on. A dropped start never wins.
 """
 
 from __future__ import annotations
@@ -17,47 +20,47 @@ from numpy.typing import NDArray
 from ce.protocol.engine.object_state import select
 from ce.protocol.engine.snapshots import Snapshot, by_number, numbered
 from ce.ring import Reals, Words
-from ce.steps.model import GlobalDecision, Model, State
+from ce.steps.model import GlobalDecision, Model, Rest, State
 
 Flags = NDArray[np.bool_]
 
-#: The second way to converge: no hard label moved for this many iterations, and the bound hardly did.
-STILL_ITERATIONS = 5
-STILL_TOLERANCE = 1e-4
 #: Bounds this close, relative to the best, are a tie; the lowest-numbered start wins.
 TIE = 1e-6
 
 
 @dataclass
 class BoundPath:
-    """The accepted iterates of one start: their bounds, and for how long no label has moved."""
+    """The accepted iterates of one start: their bounds, and for how long its labels have been at rest."""
 
     bounds: list[float] = field(default_factory=list)
     still: int = 0
     converged: bool = False
+    dropped: bool = False
 
     @property
     def iterations(self) -> int:
         return len(self.bounds) - 1
 
     def snapshot(self) -> Snapshot:
-        return {"bounds": self.bounds, "still": self.still, "converged": self.converged}
+        return {"bounds": self.bounds, "still": self.still, "converged": self.converged, "dropped": self.dropped}
 
-    def accept(self, bound: float, moved: int) -> None:
+    def accept(self, bound: float, moved: float) -> None:
+        """`moved`: how many labels have, beyond those that may at rest."""
         self.bounds.append(bound)
-        self.still = 0 if moved else self.still + 1
+        self.still = 0 if moved > 0 else self.still + 1
 
-    def has_converged(self, tol: float) -> bool:
+    def has_converged(self, tol: float, rest: Rest) -> bool:
         """Relative change of the bound below `tol`, or labels at rest and a small change. Never with tol = 0."""
         if tol <= 0 or len(self.bounds) < 2:
             return False
         change = abs(self.bounds[-1] - self.bounds[-2])
         size = max(abs(self.bounds[-1]), 1e-300)
-        return change < tol * size or (self.still >= STILL_ITERATIONS and change < STILL_TOLERANCE * size)
+        return change < tol * size or (self.still >= rest.iterations and change < rest.tolerance * size)
 
 
 def winner(paths: Mapping[int, BoundPath]) -> int:
-    """The lowest-numbered start whose last bound is within TIE, relative, of the best."""
+    """The lowest-numbered start whose last bound is within TIE, relative, of the best; none that was dropped."""
+    paths = {start: path for start, path in paths.items() if not path.dropped}
     best = max(path.bounds[-1] for path in paths.values())
     if not math.isfinite(best):
         return min(paths)
@@ -73,37 +76,57 @@ class StartDecisions:
     retry: Flags  # the last step lowered the bound: go back, with these globals
     converged: Flags
     stopped: Flags  # at the iteration limit, or because the model says so
+    dropped: Flags  # others are better
 
     @property
     def stop(self) -> Flags:
-        return self.converged | self.stopped
+        return self.converged | self.stopped | self.dropped
 
 
 class StartSelection:
     """The starts of one stage."""
 
-    def __init__(self, n_starts: int) -> None:
+    def __init__(self, n_starts: int, halving: bool = False) -> None:
+        """`halving`: hopeless starts are dropped."""
+        self._halving = halving
         self.running: tuple[int, ...] = tuple(range(n_starts))
         self.retry: tuple[int, ...] = ()
         self.stopping: tuple[int, ...] = ()  # those that the last decision stopped
         self.paths = {start: BoundPath() for start in self.running}
+        self._halvings = 0
         self._globals: dict[int, State] = {}  # of the starts that have stopped
 
-    def decide(self, model: Model, found: GlobalDecision, moved: Words) -> StartDecisions:
-        """From a global step and the number of objects whose most likely cluster moved."""
-        self._accept(found.bound, found.retry, moved)
+    def decide(self, model: Model, found: GlobalDecision, moved: Words, objects: int) -> StartDecisions:
+        """From a global step and the number of objects, of so many, whose most likely cluster moved."""
+        self._accept(model, found.bound, found.retry, moved, objects)
         converged = np.zeros(len(self.running), dtype=bool)
         stopped = np.zeros(len(self.running), dtype=bool) if found.stop is None else found.stop.copy()
+        may_stop = np.ones(len(self.running), dtype=bool) if found.may_stop is None else found.may_stop
         for position, start in enumerate(self.running):
             if not found.retry[position]:
                 path = self.paths[start]
-                converged[position] = model.may_stop(path.iterations) and path.has_converged(model.tol)
+                converged[position] = may_stop[position] and path.has_converged(model.tol, model.rest)
                 stopped[position] |= path.iterations >= model.max_iter
-        return StartDecisions(found.bound, found.globals, found.retry, converged, stopped)
+        # A start that goes back does not stop with the step that is taken back.
+        dropped = self._hopeless(found.halvings) & ~(converged | stopped | found.retry)
+        return StartDecisions(found.bound, found.globals, found.retry, converged, stopped, dropped)
 
-    def follow(self, decisions: StartDecisions, moved: Words) -> None:
+    def follow(self, model: Model, decisions: StartDecisions, moved: Words, objects: int) -> None:
         """Take over what another party has decided."""
-        self._accept(decisions.bound, decisions.retry, moved)
+        self._accept(model, decisions.bound, decisions.retry, moved, objects)
+
+    def _hopeless(self, due: Reals | None) -> Flags:
+        """Which of the running starts are among the worse half, when it is time to compare them."""
+        hopeless = np.zeros(len(self.running), dtype=bool)
+        if not self._halving or due is None or due.min() <= self._halvings:
+            return hopeless
+        self._halvings += 1
+        hopeful = sorted(
+            (start for start, path in self.paths.items() if not path.dropped),
+            key=lambda start: (-self.paths[start].bounds[-1], start),
+        )
+        better = hopeful[: max(1, len(hopeful) // 2)]
+        return np.array([start not in better for start in self.running])
 
     def apply(self, decisions: StartDecisions, globals_: State) -> NDArray[np.intp]:
         """Put aside the starts that stop, with the globals that they end with. The positions of those that go on."""
@@ -111,6 +134,7 @@ class StartSelection:
         for position, start in enumerate(self.running):
             if not decisions.retry[position]:
                 self.paths[start].converged = bool(decisions.converged[position])
+            self.paths[start].dropped = bool(decisions.dropped[position])
             if not goes_on[position]:
                 self._globals[start] = select(globals_, np.array([position]))
         surviving = np.flatnonzero(goes_on)
@@ -147,20 +171,21 @@ class StartSelection:
             "stopping": self.stopping,
             "paths": {str(start): path.snapshot() for start, path in self.paths.items()},
             "globals": numbered(self._globals),
+            "halvings": self._halvings,
         }
 
     @classmethod
-    def restored(cls, snapshot: Mapping[str, object]) -> StartSelection:
+    def restored(cls, snapshot: Mapping[str, object], halving: bool) -> StartSelection:
         values: Snapshot = dict(snapshot)
-        starts = cls(0)
+        starts = cls(0, halving)
         starts.running, starts.retry = tuple(values["running"]), tuple(values["retry"])
         starts.stopping = tuple(values["stopping"])
         starts.paths = {start: BoundPath(**path) for start, path in by_number(values["paths"]).items()}
-        starts._globals = by_number(values["globals"])
+        starts._globals, starts._halvings = by_number(values["globals"]), values["halvings"]
         return starts
 
-    def _accept(self, bound: Reals, retry: Flags, moved: Words) -> None:
+    def _accept(self, model: Model, bound: Reals, retry: Flags, moved: Words, objects: int) -> None:
         """A step that is taken back is no iteration: the one that replaces it is."""
         for position, start in enumerate(self.running):
             if not retry[position]:
-                self.paths[start].accept(float(bound[position]), int(moved[position]))
+                self.paths[start].accept(float(bound[position]), moved[position] - model.rest.share * objects)

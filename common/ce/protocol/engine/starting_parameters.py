@@ -51,10 +51,13 @@ class SeededStarts:
             order = np.argsort(table.ids)
             for column in table.clusterings:
                 known = first.setdefault(column.name, {})
-                codes, at = np.unique(column.likeliest[order], return_index=True)
-                for code, first_id in zip(codes.tolist(), table.ids[order[at]].tolist(), strict=True):
-                    if code >= 0:
+                # Assigned backwards, so that the first one stays; missing labels (-1) go to the last place.
+                at = np.full(len(column.categories) + 1, -1, dtype=np.intp)
+                at[column.likeliest[order[::-1]]] = order[::-1]
+                for code, row in enumerate(at[:-1].tolist()):
+                    if row >= 0:
                         category = column.categories[code]
+                        first_id = str(table.ids[row])
                         known[category] = min(first_id, known.get(category, first_id))
         return cls(seed, first)
 

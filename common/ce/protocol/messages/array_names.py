@@ -183,12 +183,22 @@ class ArrayName(str):
 
     def fraction_bits(self, scales: Mapping[str, Scale]) -> int:
         """The fixed point of the array's words; 0 for counts and bytes."""
+        scale = self._scale(scales)
+        return 0 if scale is None else scale.bits
+
+    def word_bits(self, scales: Mapping[str, Scale]) -> int:
+        """How wide the array's words are."""
+        scale = self._scale(scales)
+        return 64 if scale is None else scale.word_bits
+
+    def _scale(self, scales: Mapping[str, Scale]) -> Scale | None:
+        """None: counts, or bytes."""
         parsed = _parsed(self)
         scale = {("block", "sums"): "objects", ("columns", "sums"): "columns"}.get(
             (parsed.kind, parsed.what), parsed.what
         )
         counted = parsed.kind in _RELAYED or (parsed.kind, parsed.what) == ("global", "objects")
-        return 0 if counted or scale not in scales else scales[scale].bits
+        return None if counted else scales.get(scale)
 
 
 class Scope(str):

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ce.errors import MessageError
 from ce.privacy.mac import MAC_WORDS
@@ -41,13 +44,25 @@ VOTES_ONLY = "votes"
 
 
 class ArraySpec(NamedTuple):
-    """Shape and fixed point of an array."""
+    """Shape and fixed point of an array, and the bits of its words, 64 or 32."""
 
     shape: tuple[int, ...]
     fraction_bits: int = 0
+    word_bits: int = 64
+
+    @classmethod
+    def of(cls, array: NDArray[Any], fraction_bits: int) -> ArraySpec:
+        """That of an array as it is sent."""
+        return cls(array.shape, fraction_bits, 32 if array.dtype == np.int32 else 64)
+
+    @classmethod
+    def summed(cls, name: ArrayName, shape: tuple[int, ...], scales: Mapping[str, Scale]) -> ArraySpec:
+        """That of the array of this name, whose scale is one of these."""
+        return cls(shape, name.fraction_bits(scales), name.word_bits(scales))
 
     def __str__(self) -> str:
-        return f"shape {self.shape} with {self.fraction_bits} fraction bits"
+        width = " in 32-bit words" if self.word_bits == 32 else ""
+        return f"shape {self.shape} with {self.fraction_bits} fraction bits{width}"
 
 
 Arrays = dict[ArrayName, ArraySpec]
@@ -170,8 +185,29 @@ def expected_arrays(
         for name, more in _instances(asked, view, model, iteration):
             shape = tuple(side if isinstance(side, int) else {**sides, **more}[side] for side in asked.shape)
             shape += _share_shape(asked, name, model, iteration)
-            found[name] = ArraySpec(shape, name.fraction_bits(scales))
+            found[name] = ArraySpec.summed(name, shape, scales)
     return found
+
+
+class AskedArrays:
+    """`expected_arrays` of one view, or of these the ones that a site contributes to. They are the same in most rounds,
+    and are made anew only when something has changed. Nobody changes what is returned."""
+
+    def __init__(self, view: SiteView, site: str | None = None) -> None:
+        self._view = view
+        self._site = site
+        self._of: tuple[Model, Mapping[str, Scale]] | None = None
+        self._asked: tuple[object, ...] = ()
+        self._arrays: Arrays = {}
+
+    def of(self, step: Step, model: Model, scales: Mapping[str, Scale], starts: int, iteration: int) -> Arrays:
+        asked = (step, starts, model.share_shapes(iteration))
+        if self._of is None or self._of[0] is not model or self._of[1] is not scales or asked != self._asked:
+            arrays = expected_arrays(step, self._view, model, scales, starts, iteration)
+            if self._site is not None:
+                arrays = {name: own for name, own in arrays.items() if self._site in name.contributors(self._view)}
+            self._of, self._asked, self._arrays = (model, scales), asked, arrays
+        return self._arrays
 
 
 def _instances(

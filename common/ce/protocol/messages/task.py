@@ -22,8 +22,10 @@ from ce.protocol.messages.steps import ArraySpec, Step
 
 #: Bytes that are hashed at once: an array may be a file.
 _STRETCH = 2**20
+#: Bytes of arrays that are copied to be hashed: pages that so few are on need not be given back.
+_FEW = 2**12
 
-Array = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.uint8]
+Array = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.uint8] | NDArray[np.int32] | NDArray[np.float32]
 
 
 class NextStep(NamedTuple):
@@ -90,6 +92,8 @@ def chunks(answer: Answer) -> Iterator[ArrayChunk]:
 
 def array_hash(array: Array) -> bytes:
     """SHA-256 of an array's elements, little-endian and row-major."""
+    if array.nbytes <= _FEW:
+        return hashlib.sha256(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()).digest()
     elements = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(-1)
     found, size = hashlib.sha256(), elements.itemsize
     for begin in range(0, len(elements), _STRETCH // size):
@@ -107,10 +111,12 @@ def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes])
     lines = ["ce task 2", job.hex(), where, starts, retry, _listed(task.stop)]
     for name in sorted(task.asked):
         spec = task.asked[name]
-        lines.append(f"asked {name} {_listed(spec.shape)} {spec.fraction_bits}")
+        width = f" words {spec.word_bits}" * (spec.word_bits != 64)
+        lines.append(f"asked {name} {_listed(spec.shape)} {spec.fraction_bits}{width}")
     for name in sorted(task.arrays):
         array = task.arrays[name]
-        lines.append(f"{name} {array.dtype.kind} {_listed(array.shape)} {hashes[name].hex()}")
+        kind = f"{array.dtype.kind}4" if array.dtype.itemsize == 4 else array.dtype.kind
+        lines.append(f"{name} {kind} {_listed(array.shape)} {hashes[name].hex()}")
     return hashlib.sha256("\n".join(lines).encode()).digest()
 
 

@@ -30,7 +30,7 @@ from ce.protocol.messages.task import Answer, Array, NextStep, Task
 from ce.protocol.modes.blind_site import BOX_OVERHEAD, SET_KEY_SIZE, STATE_SIZE, keys_from, member_sets
 from ce.protocol.modes.decision_codec import encoded_size
 from ce.protocol.topology.site_view import SiteView
-from ce.ring import Words
+from ce.ring import SentWords
 from ce.steps.model import Model, stage_of
 
 Boxes = dict[ArrayName, ArraySpec]
@@ -57,7 +57,7 @@ class BlindCoordinator:
         self._stage = Stage.of(0, model, view)
         self._iteration = 0
         self._main: Step = "open"  # the last step beside "shares" and "decide"
-        self._last: dict[ArrayName, Words] = {}  # totals of the last exchange of words
+        self._last: dict[ArrayName, SentWords] = {}  # totals of the last exchange of words
         self._decided = False  # the first site has these totals already
         self._next: NextStep | None = None
         self._boxes: Mapping[tuple[str, str], Array] = {}  # (from, to): what was encrypted, for the next task
@@ -108,7 +108,7 @@ class BlindCoordinator:
             self._follow()
             return
         self._decided = False
-        self._last = {name: received[name] for name in self.open_round.arrays}
+        self._last = {name: received.as_sent(name) for name in self.open_round.arrays}
         if step == "keys" and self._restored is not None:
             self._open_again(*self._restored)
         elif TABLE[step].owes_shares and not self._view.shared_by_all:
@@ -185,7 +185,7 @@ class BlindCoordinator:
             return {}
         if step == "shares":
             last = {name: words for name, words in self._last.items() if not name.is_mac}
-            return with_macs(totals_over_all({n: ArraySpec(w.shape, self._bits(n)) for n, w in last.items()}))
+            return with_macs(totals_over_all({n: ArraySpec.of(w, self._bits(n)) for n, w in last.items()}))
         stage = self._stage
         starts = stage.model.n_starts
         return with_macs(expected_arrays(step, self._view, stage.model, stage.scales, starts, self._iteration))

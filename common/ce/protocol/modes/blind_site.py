@@ -39,7 +39,7 @@ from ce.protocol.modes.decision_codec import decode_decision, encode_decision
 from ce.protocol.modes.mask_context import MaskBinding, ViewDigest
 from ce.protocol.modes.saved_answer import answer_again, saved_answer
 from ce.protocol.topology.site_view import SiteView
-from ce.ring import Words
+from ce.ring import SentWords, word_type
 from ce.steps.model import Model
 
 SET_KEY_SIZE = 32
@@ -70,12 +70,12 @@ class _Sent:
 
     round: int
     bits: Mapping[str, int]
-    shapes: Mapping[str, tuple[int, ...]]
+    specs: Mapping[str, ArraySpec]
     digest: ViewDigest
     per_start: bool  # whether arrays have one entry for each start, also for those that have stopped
 
 
-def _chained(before: bytes, total: Words) -> bytes:
+def _chained(before: bytes, total: SentWords) -> bytes:
     return hashlib.sha256(joined(before, np.ascontiguousarray(total, dtype="<i8").tobytes())).digest()
 
 
@@ -89,7 +89,7 @@ class CommonState:
     def remember(self, *parts: bytes) -> None:
         self.value = hashlib.sha256(joined(_STATE, self.value, *parts)).digest()
 
-    def add_totals(self, totals: Mapping[ArrayName, Words]) -> None:
+    def add_totals(self, totals: Mapping[ArrayName, SentWords]) -> None:
         self.remember(*(totals[name].tobytes() for name in sorted(totals) if name.scope == EVERYTHING))
         for name in sorted(totals):
             # Claims are known to the holders of a column only, not to all members of the block.
@@ -255,18 +255,18 @@ class BlindSite:
     def _take_totals(self, task: Task) -> None:
         assert self._sent is not None
         sent, self._sent = self._sent, None
-        totals: dict[str, Words] = {}
-        for name, shape in sent.shapes.items():
-            total = task.arrays.get(name)
-            if total is None or total.dtype != np.int64 or total.shape != shape:
-                raise MessageError(f"{name}: the total is missing, or not words of shape {shape}")
-            totals[name] = total.astype(np.int64, copy=False)
+        totals: dict[str, SentWords] = {}
+        for name, spec in sent.specs.items():
+            total, kind = task.arrays.get(name), word_type(spec.word_bits)
+            if total is None or total.dtype != kind or total.shape != spec.shape:
+                raise MessageError(f"{name}: the total is missing, or not words of {spec}")
+            totals[name] = total.astype(kind, copy=False)
         unmasked = self._masks.unmask(totals, sent.bits, sent.round, sent.digest)
         self._state.add_totals(unmasked)
         if sent.per_start:
             running = list(self.home.starts.running)
             unmasked = {name: total[running] for name, total in unmasked.items()}
-        self.home.fill(dict(unmasked.items()))
+        self.home.fill({str(name): total for name, total in unmasked.items()})
 
     def _contribute(self, task: Task) -> Answer:
         home = self.home
@@ -283,7 +283,7 @@ class BlindSite:
         bits = {name: ArrayName(name).fraction_bits(scales) for name in arrays}
         if per_start:
             arrays = {name: self._widened(words) for name, words in arrays.items()}
-        specs = {ArrayName(name): ArraySpec(words.shape, bits[name]) for name, words in arrays.items()}
+        specs = {ArrayName(name): ArraySpec.of(words, bits[name]) for name, words in arrays.items()}
         check_asked(task.asked, with_macs(specs))
         answer = Answer(task.round, task.step, (), arrays, bits)
         due = task.checkpoint and self._site.begins_iteration(task)
@@ -303,12 +303,13 @@ class BlindSite:
         """Mask, with tags, and remember how to unmask the totals."""
         digest = self._state.view_digest()
         masked = self._masks.mask(answer, digest)
-        shapes = {name: words.shape for name, words in masked.arrays.items()}
-        self._sent = _Sent(answer.round, masked.fraction_bits, shapes, digest, per_start)
+        bits = masked.fraction_bits
+        specs = {name: ArraySpec.of(words, bits[name]) for name, words in masked.arrays.items()}
+        self._sent = _Sent(answer.round, bits, specs, digest, per_start)
         return replace(masked, state=self._state_digest)
 
-    def _widened(self, words: Array) -> Words:
-        whole = np.zeros((self._n_starts, *words.shape[1:]), dtype=np.int64)
+    def _widened(self, words: Array) -> Array:
+        whole = np.zeros((self._n_starts, *words.shape[1:]), dtype=words.dtype)
         whole[list(self.home.starts.running)] = words
         return whole
 

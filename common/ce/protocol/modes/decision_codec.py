@@ -4,6 +4,7 @@ One byte for each start of the stage:
 
     0  does not run        1  goes on        2  goes back: its last step is taken back
     3  stops: converged    4  stops: at the iteration limit, or because the model says so
+    5  stops: dropped, because other starts are better
 
 then named arrays of doubles, in order of name: the bound and the globals that follow, each as
 
@@ -25,7 +26,7 @@ from ce.protocol.engine.start_selection import StartDecisions
 from ce.ring import Reals
 from ce.steps.model import State
 
-NOT_RUNNING, GOES_ON, GOES_BACK, CONVERGED, STOPPED = range(5)
+NOT_RUNNING, GOES_ON, GOES_BACK, CONVERGED, STOPPED, DROPPED = range(6)
 _BOUND = "bound"
 
 
@@ -41,6 +42,8 @@ def encode_decision(decisions: StartDecisions, running: Sequence[int], starts: i
         status[start] = GOES_BACK if decisions.retry[position] else GOES_ON
         if decisions.stop[position]:
             status[start] = CONVERGED if decisions.converged[position] else STOPPED
+            if decisions.dropped[position]:
+                status[start] = DROPPED
     arrays = {_BOUND: decisions.bound, **decisions.globals}
     whole = {}
     for name, values in arrays.items():
@@ -66,10 +69,10 @@ def decode_decision(content: bytes, running: Sequence[int], starts: int, like: S
         arrays[name] = np.ascontiguousarray(values[list(running)], dtype=np.float64)
         at += 8 * count
     mine, others = status[list(running)], np.delete(status, list(running))
-    if ((mine < GOES_ON) | (mine > STOPPED)).any() or others.any():
+    if ((mine < GOES_ON) | (mine > DROPPED)).any() or others.any():
         raise MessageError("decision: expected one for each start that runs, and for no other")
     bound = arrays.pop(_BOUND)
-    return StartDecisions(bound, arrays, mine == GOES_BACK, mine == CONVERGED, mine == STOPPED)
+    return StartDecisions(bound, arrays, mine == GOES_BACK, mine == CONVERGED, mine == STOPPED, mine == DROPPED)
 
 
 def _shapes(like: Mapping[str, Reals], starts: int) -> dict[str, tuple[int, ...]]:

@@ -1,17 +1,20 @@
-"""What each mask is bound to: all that the contributors of a total must agree on, as each of them computes it itself.
+"""What masks are bound to: all that the contributors of totals must agree on, as each of them computes it itself.
 
-A mask cancels only between sites that have the same job, epoch and roster, and for this array the same contributors,
-objects in the same order or columns with the same categories, name, shape, scale, round and step, and that were sent
-the same arrays before they answered. Whatever two sites are sent about objects that both hold is bound into every mask
-between them, also those of columns and of globals. If two sites are sent inconsistent views, their masks do not cancel,
-and the total is noise.
+The streams of a round cancel only between sites that have the same job, epoch and roster, that contribute the same
+arrays, and for each of these the same contributors, objects in the same order or columns with the same categories,
+name, shape, scale, round and step, and that were sent the same arrays before they answered. Whatever two sites are sent
+about objects or columns that both hold is bound into every mask between them, also those of globals. If two sites are
+sent inconsistent views, none of their masks cancel, and the totals are noise.
+
+The streams of a round run through its arrays in this order: by contributors, then by name.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +22,13 @@ from numpy.typing import NDArray
 from ce.errors import AlteredTotals
 from ce.privacy.derivation import derive, joined, number
 from ce.privacy.mac import MAC_WORDS, PRIME, from_words, mac_key, tag, to_words
-from ce.privacy.masks import Masks, set_stream_key, unmask
+from ce.privacy.masks import Keystream, Masks, Part, set_stream_key, unmask
 from ce.protocol.attempt import Attempt
-from ce.protocol.messages.array_names import EVERYTHING, ArrayName, Scope
+from ce.protocol.messages.array_names import COLUMNS, EVERYTHING, ArrayName, Scope
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.topology.site_view import SiteView
 from ce.protocol.topology.topology import Rows
-from ce.ring import Words
+from ce.ring import SentWords
 
 #: From scopes to a digest of what was sent about them, and about everything.
 ViewDigest = Callable[[tuple[Scope, ...]], bytes]
@@ -65,9 +68,31 @@ def view_digest(task: Task) -> ViewDigest:
     return of
 
 
-def _scopes(name: ArrayName) -> tuple[Scope, ...]:
-    """The block or group that all contributors of an array are sent something about; nothing for totals over all."""
-    return () if name.scope == EVERYTHING else (name.scope,)
+def _as_words(array: Array) -> SentWords:
+    """The words of an answer, of the width in which they are sent."""
+    return array.astype(np.int32, copy=False) if array.dtype == np.int32 else array.astype(np.int64, copy=False)
+
+
+#: Shape, fraction bits, bits of a word.
+_Spec = tuple[tuple[int, ...], int, int]
+
+
+def _spec(words: SentWords, fraction_bits: int) -> _Spec:
+    return words.shape, fraction_bits, 8 * words.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Arrays of a round that the same sites contribute to, by name."""
+
+    contributors: tuple[str, ...]
+    names: tuple[ArrayName, ...]
+    described: bytes  # what each of them is
+
+    @cached_property
+    def scopes(self) -> tuple[Scope, ...]:
+        """The blocks and groups that these arrays are about, which all contributors are sent something about."""
+        return tuple(sorted({name.scope for name in self.names} - {EVERYTHING}))
 
 
 class MaskBinding:
@@ -85,23 +110,30 @@ class MaskBinding:
         self._view = view
         self._site = site
         self._objects = objects
-        # The blocks that both of a pair are sent something about, whichever array is masked.
+        # The blocks and groups that both of a pair are sent something about, whichever arrays are masked.
         self._common = {peer: self._shared_with(peer) for peer in pair_keys}
         bound = {peer: derive(key, b"ce blocks 1", self._blocks_of(peer)) for peer, key in pair_keys.items()}
         self._masks = Masks(site, bound)
         self._attempt = hashlib.sha256(joined(*attempt.context, enrolment_digest)).digest()
         self._identities: dict[str, bytes] = {}
+        # The arrays of most rounds are those of the round before.
+        self._asked: Mapping[ArrayName, _Spec] = {}
+        self._made: list[_Part] = []
         #: Keys that the contributors of a total share, by contributors; none in "masked".
         self.set_keys: dict[tuple[str, ...], bytes] = {}
 
     def _shared_with(self, peer: str) -> tuple[Scope, ...]:
         blocks = (block for block in self._view.blocks.values() if block.shared and peer in block.members)
-        return tuple(sorted(Scope.of_block(block.index) for block in blocks))
+        groups = (group for group in self._view.groups.values() if peer in group.holders)
+        scopes = (*(Scope.of_block(b.index) for b in blocks), *(Scope.of_columns(g.index) for g in groups))
+        return tuple(sorted(scopes))
 
     def _blocks_of(self, peer: str) -> bytes:
         """SHA-256 of all blocks that this site and a peer are both in: number, members, objects."""
         parts = []
         for scope in self._common[peer]:
+            if scope.startswith(COLUMNS.prefix):
+                continue
             block = self._view.blocks[scope.block]
             members = joined(*(site.encode() for site in block.members))
             parts.append(joined(scope.encode(), members, self._objects[block.index]))
@@ -109,68 +141,94 @@ class MaskBinding:
 
     def mask(self, answer: Answer, digest: ViewDigest) -> Answer:
         """The same answer, its words masked; where the contributors of totals share keys, with a tag of each scope."""
-        masked: dict[str, Array] = {}
-        bits = dict(answer.fraction_bits)
-        tags: dict[ArrayName, int] = {}
-        for text, words in answer.arrays.items():
-            name, own = ArrayName(text), words.astype(np.int64, copy=False)
-            common, contexts = self._contexts(name, words.shape, bits[text], answer.round, digest)
-            key = self._set_key(name)
-            if key is not None:
-                tags[name.mac] = tags.get(name.mac, 0) + tag(own, mac_key(key, common))
-            masked[name] = self._masks.mask(answer.round, name, own, contexts, self._set_stream(name, common))
-        for name, value in tags.items():
-            common, contexts = self._contexts(name, (MAC_WORDS,), 0, answer.round, digest)
-            words = to_words((value + self._masks.share_of_zero(contexts, PRIME)) % PRIME)
-            masked[name] = self._masks.mask(answer.round, name, words, contexts, self._set_stream(name, common))
-            bits[name] = 0
-        return replace(answer, arrays=masked, fraction_bits=bits)
+        words = {ArrayName(text): _as_words(own) for text, own in answer.arrays.items()}
+        bits = {ArrayName(text): answer.fraction_bits[text] for text in answer.arrays}
+        order = list(words)
+        if self.set_keys:
+            order += dict.fromkeys(name.mac for name in words)
+            bits |= {name: 0 for name in order if name.is_mac}
+        tags: _Spec = ((MAC_WORDS,), 0, 64)
+        parts = self._parts({name: tags if name.is_mac else _spec(words[name], bits[name]) for name in order})
+        pairs = self._pair_contexts(parts, answer.round, digest)
+        streams = {}
+        for part in parts if self.set_keys else ():
+            context = self._set_context(part, answer.round, digest)
+            others = {peer: pairs[peer] for peer in part.contributors if peer != self._site}
+            for name, value in self._tags(part, words, context).items():
+                share = self._masks.share_of_zero(others, name.encode(), PRIME)
+                words[name] = to_words((value + share) % PRIME)
+            if part.contributors[0] == self._site:
+                streams[part.contributors] = set_stream_key(self.set_keys[part.contributors], context)
+        given = [Part(part.contributors, [words[name] for name in part.names]) for part in parts]
+        masked = self._masks.mask(answer.round, given, pairs, streams)
+        named = {
+            n: own
+            for part, arrays in zip(parts, masked, strict=True)
+            for n, own in zip(part.names, arrays, strict=True)
+        }
+        return replace(answer, arrays={name: named[name] for name in order}, fraction_bits=dict(bits.items()))
 
     def unmask(
-        self, totals: Mapping[str, Words], bits: Mapping[str, int], round_: int, digest: ViewDigest
-    ) -> dict[ArrayName, Words]:
+        self, totals: Mapping[str, SentWords], bits: Mapping[str, int], round_: int, digest: ViewDigest
+    ) -> dict[ArrayName, SentWords]:
         """The totals of a round without the masks of their contributors. Raises AlteredTotals if one of them is not
         what the contributors have added up."""
-        found: dict[ArrayName, Words] = {}
-        tags: dict[ArrayName, int] = {}
-        for text, total in totals.items():
-            name = ArrayName(text)
-            context = self._context(name, total.shape, bits[text], round_, digest(_scopes(name)))
-            key = self.set_keys[name.contributors(self._view)]
-            found[name] = unmask(total, key, context)
-            if not name.is_mac:
-                tags[name.mac] = tags.get(name.mac, 0) + tag(found[name], mac_key(key, context))
-        for name, value in tags.items():
-            if name not in found or from_words(found.pop(name)) != value % PRIME:
-                raise AlteredTotals(name.scope)
+        given = {ArrayName(text): total for text, total in totals.items()}
+        parts = self._parts({name: _spec(total, bits[name]) for name, total in given.items()})
+        found: dict[ArrayName, SentWords] = {}
+        for part in parts:
+            context, key = self._set_context(part, round_, digest), self.set_keys[part.contributors]
+            found.update(zip(part.names, unmask([given[name] for name in part.names], key, context), strict=True))
+            for name, value in self._tags(part, found, context).items():
+                if name not in found or from_words(found.pop(name)) != value:
+                    raise AlteredTotals(name.scope)
         return found
 
-    def _set_key(self, name: ArrayName) -> bytes | None:
-        """The key that the contributors of a total share; None in "masked"."""
-        return self.set_keys[name.contributors(self._view)] if self.set_keys else None
+    def _tags(self, part: _Part, words: Mapping[ArrayName, SentWords], context: bytes) -> dict[ArrayName, int]:
+        """The tags of the arrays of a part, by the name that each is sent under."""
+        coefficients = Keystream(mac_key(self.set_keys[part.contributors], context))
+        tags: dict[ArrayName, int] = {}
+        for name in part.names:
+            if not name.is_mac:
+                tags[name.mac] = (tags.get(name.mac, 0) + tag(words[name], coefficients)) % PRIME
+        return tags
 
-    def _set_stream(self, name: ArrayName, context: bytes) -> bytes | None:
-        """The key of the stream of all contributors, if this site is the one that adds it."""
-        key = self._set_key(name)
-        adds = name.contributors(self._view)[0] == self._site
-        return set_stream_key(key, context) if key is not None and adds else None
+    def _pair_contexts(self, parts: list[_Part], round_: int, digest: ViewDigest) -> dict[str, bytes]:
+        """By other contributor: what this site and that one agree on, about the arrays that both contribute to."""
+        theirs: dict[str, list[int]] = {}
+        for at, part in enumerate(parts):
+            for peer in part.contributors:
+                if peer != self._site:
+                    theirs.setdefault(peer, []).append(at)
+        known: dict[tuple[object, ...], bytes] = {}  # mostly the same for all
+        found = {}
+        for peer, own in theirs.items():
+            key = (self._common[peer], *own)
+            if key not in known:
+                arrays = (parts[at].described for at in own)
+                known[key] = mask_context(self._attempt, round_, digest(self._common[peer]), *arrays)
+            found[peer] = known[key]
+        return found
 
-    def _contexts(
-        self, name: ArrayName, shape: tuple[int, ...], bits: int, round_: int, digest: ViewDigest
-    ) -> tuple[bytes, dict[str, bytes]]:
-        """What all contributors of an array have in common; and, by peer, what this site and the peer have."""
-        scopes = _scopes(name)
-        common = self._context(name, shape, bits, round_, digest(scopes))
-        contexts = {}
-        for peer in name.contributors(self._view):
-            if peer != self._site:
-                both = tuple(sorted({*scopes, *self._common[peer]}))
-                same = both == scopes
-                contexts[peer] = common if same else self._context(name, shape, bits, round_, digest(both))
-        return common, contexts
+    def _set_context(self, part: _Part, round_: int, digest: ViewDigest) -> bytes:
+        """What all contributors of some arrays agree on, about these."""
+        return mask_context(self._attempt, round_, digest(part.scopes), part.described)
 
-    def _context(self, name: ArrayName, shape: tuple[int, ...], bits: int, round_: int, digest: bytes) -> bytes:
-        return mask_context(self._attempt, self._identity(name), name, shape, bits, round_, digest)
+    def _parts(self, asked: Mapping[ArrayName, _Spec]) -> list[_Part]:
+        """The arrays of a round in the order in which streams run through them."""
+        if asked != self._asked:
+            by_contributors: dict[tuple[str, ...], list[ArrayName]] = {}
+            for name in sorted(asked):
+                by_contributors.setdefault(name.contributors(self._view), []).append(name)
+            self._made = [
+                _Part(contributors, tuple(names), b"".join(self._describe(n, *asked[n]) for n in names))
+                for contributors, names in sorted(by_contributors.items())
+            ]
+            self._asked = asked
+        return self._made
+
+    def _describe(self, name: ArrayName, shape: tuple[int, ...], bits: int, word_bits: int) -> bytes:
+        return described(self._identity(name), name, shape, bits, word_bits)
 
     def _identity(self, name: ArrayName) -> bytes:
         """Whose array it is, and over what, as this site computes it itself."""
@@ -189,9 +247,14 @@ class MaskBinding:
         return self._identities[name]
 
 
-def mask_context(
-    attempt: bytes, identity: bytes, name: str, shape: tuple[int, ...], bits: int, round_: int, digest: bytes
-) -> bytes:
-    """32 bytes: all that a mask is bound to. `attempt` is SHA-256 of job digest, epoch, roster and enrolments."""
-    parts = (attempt, identity, name.encode(), joined(*map(number, shape)), number(bits), number(round_), digest)
-    return hashlib.sha256(joined(b"ce mask context 1", *parts)).digest()
+def mask_context(attempt: bytes, round_: int, digest: bytes, *arrays: bytes) -> bytes:
+    """32 bytes: all that a mask is bound to. `attempt` is SHA-256 of job digest, epoch, roster and enrolments; `arrays`
+    are as in `described`, in order."""
+    parts = joined(b"ce mask context 2", attempt, number(round_), digest)
+    return hashlib.sha256(b"".join((parts, *arrays))).digest()
+
+
+def described(identity: bytes, name: str, shape: tuple[int, ...], bits: int, word_bits: int = 64) -> bytes:
+    """What an array is, for a mask context."""
+    width = [] if word_bits == 64 else [number(word_bits)]
+    return joined(identity, name.encode(), joined(*map(number, shape)), number(bits), *width)

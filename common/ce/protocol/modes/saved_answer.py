@@ -22,7 +22,7 @@ def answer_again(task: Task, snapshot: Snapshot, sent_as: Callable[[Arrays], Arr
     if _identity(task) != snapshot["task"]:
         raise MessageError("resume: expected the task whose answer is in the checkpoint, got another one")
     arrays, bits = snapshot["arrays"], snapshot["bits"]
-    specs = {ArrayName(name): ArraySpec(array.shape, bits[name]) for name, array in arrays.items()}
+    specs = {ArrayName(name): ArraySpec.of(array, bits[name]) for name, array in arrays.items()}
     check_asked(task.asked, sent_as(specs))
     return Answer(task.round, task.step, task.starts, arrays, bits)
 

@@ -13,10 +13,11 @@ from ce_coordinator.core.modes.sealed import Sealed
 from ce_coordinator.core.site_directory import SiteDirectory
 from ce_proto.v1 import site_pb2 as pb
 
-#: Modes that an implementation of a site may leave out: the feature, and what to do instead.
+#: What an implementation of a site may leave out, by key and value of a job: the feature, and what to do instead.
 _FEATURES = {
-    "blind": (pb.FEATURE_BLIND, 'submit the job with privacy = "masked", or without the site'),
-    "sealed": (pb.FEATURE_SEALED, "submit the job without the site"),
+    ("privacy", "blind"): (pb.FEATURE_BLIND, 'submit the job with privacy = "masked", or without the site'),
+    ("privacy", "sealed"): (pb.FEATURE_SEALED, "submit the job without the site"),
+    ("precision", "single"): (pb.FEATURE_SINGLE, 'submit the job with precision = "double", or without the site'),
 }
 
 
@@ -27,14 +28,14 @@ def mode_of(job: Job, rooms: Rooms = MemoryRoom) -> JobMode:
 
 def missing_feature(job: Job, directory: SiteDirectory, sites: Iterable[str]) -> Refused | None:
     """Why one of these sites cannot take part: its software leaves out what the job needs."""
-    if job.privacy not in _FEATURES:
-        return None
-    feature, remedy = _FEATURES[job.privacy]
-    lacking = [site for site in sites if feature in directory.lacks.get(site, ())]
-    if not lacking:
-        return None
-    sentence = f"the software of {', '.join(lacking)} takes no part in {job.privacy} jobs"
-    return Refused("feature of a site", f"{sentence}: {remedy}")
+    sites = tuple(sites)
+    for (key, value), (feature, remedy) in _FEATURES.items():
+        lacking = [site for site in sites if feature in directory.lacks.get(site, ())]
+        if getattr(job, key) == value and lacking:
+            kind = value if key == "privacy" else f"{value}-{key}"
+            sentence = f"the software of {', '.join(lacking)} takes no part in {kind} jobs"
+            return Refused("feature of a site", f"{sentence}: {remedy}")
+    return None
 
 
 def unfit_roster(job: Job, directory: SiteDirectory, roster: tuple[str, ...]) -> CeError | None:

@@ -1,0 +1,1 @@
+"""What all parts share: declared measurements, their report and pictures, labels, processes."""
