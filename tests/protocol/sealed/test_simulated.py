@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from support.sealed_jobs import SealedWorld, few_sites, sealed_job
 
 import ce
-from ce.cli.simulate import simulate
+from ce.cli.main import cli
 from ce.errors import ConfigError, InputError, Refused
 from ce.labels import LabelTable
 
@@ -67,7 +67,7 @@ def test_the_command_writes_labels_and_leaves_unknown_memberships_empty(tmp_path
         write(tmp_path / f"{name}.csv", table)
     files = [str(tmp_path / f"{name}.csv") for name in "abc"]
     options = ["--model", "pairs", "--clusters", "2", "--epsilon", "1", "--format", "json"]
-    result = CliRunner().invoke(simulate, [*files, *options, "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(cli, ["simulate", *files, *options, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["privacy"] == "sealed"
