@@ -138,6 +138,11 @@ class SiteColumns:
         """Parameters of the columns of which this site is the first holder: it adds their prior to the bound."""
         return [c.current for c in self._parameters.values() if c.column.holders[0] == self._site]
 
+    @property
+    def any_alone(self) -> bool:
+        """Whether this site is the only holder of a column: passes within an iteration change nothing else."""
+        return any(not column.column.shared for column in self._parameters.values())
+
     def clear_sums(self) -> None:
         for column in self._parameters.values():
             column.sums = np.zeros(column.current.shape, dtype=np.int64)

@@ -157,7 +157,7 @@ class SiteState:
             raise MessageError(f"globals: numbers that model steps cannot have reached in iteration {task.iteration}")
         shapes = {**model.share_shapes(task.iteration), "bound": (), "moved": ()}
         totals: dict[str, Words] = {what: np.zeros((starts, *shape), dtype=np.int64) for what, shape in shapes.items()}
-        for _ in range(model.local_loops - 1):
+        for _ in range(model.local_loops - 1 if self.columns.any_alone else 0):
             check_cancelled()
             self.pass_over_all()
             self.columns.update_alone(model, self.scales["columns"])
