@@ -34,9 +34,11 @@ WATCHED_S, IDLE_S = 0.25, 0.03
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     deployment = Deployment(tmp_path_factory.mktemp("heavy"), SITES, metrics=True)
     rng = np.random.default_rng(0)
-    for at, site in enumerate(SITES):
-        ids = [f"{at}-{i}" for i in range(40)]
-        deployment.write_labels(site, ce.LabelTable.from_arrays(rng.integers(0, 3, (40, 3)), ids=ids))
+    for site in SITES:
+        # Columns that one site holds: passes within an iteration are about these.
+        columns = [f"{site}_{i}" for i in range(3)]
+        table = ce.LabelTable.from_arrays(rng.integers(0, 3, (40, 3)), ids=range(40), columns=columns)
+        deployment.write_labels(site, table)
     try:
         deployment.start("hub")
         yield deployment
