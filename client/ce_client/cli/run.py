@@ -24,7 +24,7 @@ from ce.kernels.warmup import warm_daemon
 from ce.labels import LabelTable
 from ce.labels.randomised import Randomisation, randomise
 from ce.policy import Policy
-from ce.service.allocator import give_back_large_arrays
+from ce.service.allocator import manage_memory
 from ce.service.blas_threads import use_one_blas_thread
 from ce.service.core_dumps import forbid_core_dumps
 from ce.service.logs import configure, relay_native_stderr
@@ -66,7 +66,7 @@ def run(config: Path, log_level: str | None, format_: str | None) -> None:
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
     forbid_core_dumps()
-    give_back_large_arrays()
+    manage_memory()
     use_one_blas_thread()
     _use_proxy(settings)
     site_files = SiteFiles.open(settings)

@@ -17,7 +17,7 @@ from ce.cli.preflight import Checks, check_packages, check_writable
 from ce.errors import ConfigError
 from ce.identity.certificates import identity_of, read_certificate
 from ce.kernels.warmup import warm_daemon
-from ce.service.allocator import give_back_large_arrays
+from ce.service.allocator import manage_memory
 from ce.service.blas_threads import use_one_blas_thread
 from ce.service.core_dumps import forbid_core_dumps
 from ce.service.logs import configure, relay_native_stderr
@@ -48,7 +48,7 @@ def serve(config: Path, log_level: str | None, format_: str | None) -> None:
     settings = read_config(config)
     configure(daemon_level(log_level, settings.log.level), format=format_ or settings.log.format)  # type: ignore[arg-type]
     forbid_core_dumps()
-    give_back_large_arrays()
+    manage_memory()
     use_one_blas_thread()
     # Only at this level does the C library log why it refuses a handshake. It reads this when it is first used.
     os.environ["GRPC_VERBOSITY"] = "INFO"
