@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -164,7 +165,7 @@ class Peers:
 
 
 def element_hash(array: Array) -> bytes:
-    return sha256(np.ascontiguousarray(array).tobytes())
+    return blake3(np.ascontiguousarray(array).tobytes()).digest()
 
 
 def task_digest(attempt: Attempt, task: Any, step: str, arrays: dict[str, Array]) -> bytes:

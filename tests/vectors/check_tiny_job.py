@@ -2,8 +2,8 @@
 
     python tests/vectors/check_tiny_job.py
 
-Nothing of ce is imported, and no array library: plain Python, the standard library, and AES, HKDF and X25519 of
-`cryptography`. It is the smallest site for bce with hard labels: an example to translate into another language.
+Nothing of ce is imported, and no array library: plain Python, the standard library, `blake3`, and AES, HKDF and X25519
+of `cryptography`. It is the smallest site for bce with hard labels: an example to translate into another language.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -420,7 +421,7 @@ def received(task: Section, site: Site, start: int) -> dict[str, Rows]:
 
 def element_hash(entry: Section) -> bytes:
     reals = elements(entry)
-    return sha256(struct.pack(f"<{len(reals)}d", *reals))
+    return blake3(struct.pack(f"<{len(reals)}d", *reals)).digest()
 
 
 def task_digest(whole: Section, task: Section, site: str) -> str:

@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -87,8 +88,8 @@ def texts(values: Sequence[float]) -> list[str]:
 def array(kind: str, shape: Sequence[int], elements: Sequence[float]) -> Section:
     """kind: i, f or u, as in a task's digest."""
     assert math.prod(shape) == len(elements)
-    hashed = sha256(element_bytes(kind, elements)).hex()
-    return {"kind": kind, "shape": list(shape), "elements": texts(elements), "sha256": hashed}
+    hashed = blake3(element_bytes(kind, elements)).hexdigest()
+    return {"kind": kind, "shape": list(shape), "elements": texts(elements), "blake3": hashed}
 
 
 # What several sections are about.
@@ -577,7 +578,7 @@ def task_digest(task: Section) -> bytes:
     for name, (shape, bits) in sorted(task["asked"].items()):
         lines.append(f"asked {name} {listed(shape)} {bits}")
     for name, own in sorted(task["arrays"].items()):
-        lines.append(f"{name} {own['kind']} {listed(own['shape'])} {own['sha256']}")
+        lines.append(f"{name} {own['kind']} {listed(own['shape'])} {own['blake3']}")
     return sha256("\n".join(lines).encode())
 
 
@@ -614,7 +615,7 @@ def view_digest(task: Section, scopes: Sequence[str]) -> bytes:
     parts = []
     for name, own in sorted(task["arrays"].items()):
         if name.startswith(("global/", *(f"{scope}/" for scope in scopes))):
-            parts += [name.encode(), bytes.fromhex(own["sha256"])]
+            parts += [name.encode(), bytes.fromhex(own["blake3"])]
     return sha256(joined(b"ce view 1", header, *parts))
 
 
@@ -904,7 +905,7 @@ def seen_after(totals: Sequence[Sequence[int]]) -> bytes:
     """Of one scope: its unmasked totals, by round, then by name."""
     seen = b""
     for total in totals:
-        seen = sha256(joined(seen, element_bytes("i", total)))
+        seen = sha256(joined(seen, blake3(element_bytes("i", total)).digest()))
     return seen
 
 

@@ -156,7 +156,7 @@ class Ledger:
                 "type": _TYPE_NAMES[array.dtype.str[1:]],
                 "mode": mode if isinstance(mode, str) else mode[name],
                 "contributors": list(contributors[name]),
-                "sha256": array_hash(array).hex(),
+                "blake3": array_hash(array).hex(),
             }
             for name, array in arrays.items()
         }

@@ -1,4 +1,4 @@
-"""Memory of a daemon: freed memory is used again at once, and what is still free some seconds later returns to the system.
+"""Memory of a daemon: what is freed is used again, and what is still free some seconds later returns to the system.
 
 By default glibc has one pool of memory for each thread, and returns it only above a size that grows with the arrays it
 has freed. With these defaults a coordinator of twelve sites held 50 % more memory than it needed, and arrays of one

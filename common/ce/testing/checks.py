@@ -152,7 +152,7 @@ class Checks:
                 if line["kind"] == "begin" and tuple(line["roster"]) not in rosters:
                     raise Violation(f"{site} contributed under the roster {line['roster']}")
                 for array in line.get("arrays", {}).values():
-                    recorded.add((line["epoch"], line["round"], array["sha256"]))
+                    recorded.add((line["epoch"], line["round"], array["blake3"]))
             missing = self._answers.get(site, set()) - recorded
             if missing:
                 raise Violation(f"{len(missing)} arrays of {site} are not in its ledger")

@@ -304,7 +304,7 @@ def check_one_release(played: FrameByFrame) -> None:
                     for line in lines if line["kind"] == kind}  # fmt: skip
             assert len(told) == 1, (site, kind)
         shares[site] = {
-            array["sha256"] for line in lines if line["kind"] == "contribution"
+            array["blake3"] for line in lines if line["kind"] == "contribution"
             for name, array in line["arrays"].items() if name == f"all/share/{site}"
         }  # fmt: skip
         written = (settings.results / "first" / "consensus.csv").read_text().splitlines()

@@ -7,7 +7,6 @@ its words (64 MB: 1.01 of hashing alone, 8 MB: 1.08, 80 kB: 3).
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from cryptography import x509
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -124,7 +124,7 @@ def test_a_contribution_is_one_line_with_all_that_was_promised(tmp_path: Path, n
             "type": "int64",
             "mode": modes[name],
             "contributors": list(ROSTER),
-            "sha256": array_hash(array).hex(),
+            "blake3": array_hash(array).hex(),
         }
     assert (ended["kind"], ended["state"]) == ("end", "done")
     assert [line["n"] for line in entries(path)] == [1, 2, 3, 4]
@@ -415,7 +415,7 @@ def test_the_same_words_have_the_same_hash_whatever_their_layout(tmp_path: Path)
         for number, array in enumerate(layouts, 1):
             ledger.record("demo", 1, number, {"a": array}, "plain", {"a": ROSTER})
     sent = [line["arrays"]["a"] for line in entries(tmp_path / "ledger.jsonl") if line["kind"] == "contribution"]
-    assert {own["sha256"] for own in sent} == {hashlib.sha256(words.tobytes()).hexdigest()}
+    assert {own["blake3"] for own in sent} == {blake3(words.tobytes()).hexdigest()}
     assert all(own["type"] == "int64" for own in sent)
 
 
@@ -426,7 +426,5 @@ def test_the_width_of_what_left_is_in_the_ledger(tmp_path: Path) -> None:
             ledger.record("demo", 1, number, {"a": np.arange(6, dtype=kind)}, "plain", {"a": ROSTER})
     sent = [line["arrays"]["a"] for line in entries(tmp_path / "ledger.jsonl") if line["kind"] == "contribution"]
     assert [own["type"] for own in sent] == [kind.__name__ for kind in kinds]
-    assert [own["sha256"] for own in sent] == [
-        hashlib.sha256(np.arange(6, dtype=kind).tobytes()).hexdigest() for kind in kinds
-    ]
+    assert [own["blake3"] for own in sent] == [blake3(np.arange(6, dtype=kind).tobytes()).hexdigest() for kind in kinds]
     assert [WORD_BYTES[own["type"]] for own in sent] == [8, 4, 8, 4, 1]

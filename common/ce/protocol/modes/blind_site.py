@@ -34,7 +34,7 @@ from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.start_selection import StartDecisions
 from ce.protocol.messages.array_names import EVERYTHING, ArrayName, Scope
 from ce.protocol.messages.steps import ArraySpec, Step, check_asked, expected_arrays, with_macs
-from ce.protocol.messages.task import Answer, Array, NextStep, Task
+from ce.protocol.messages.task import Answer, Array, NextStep, Task, array_hash
 from ce.protocol.modes.decision_codec import decode_decision, encode_decision
 from ce.protocol.modes.mask_context import MaskBinding, ViewDigest
 from ce.protocol.modes.saved_answer import answer_again, saved_answer
@@ -76,7 +76,7 @@ class _Sent:
 
 
 def _chained(before: bytes, total: SentWords) -> bytes:
-    return hashlib.sha256(joined(before, np.ascontiguousarray(total, dtype="<i8").tobytes())).digest()
+    return hashlib.sha256(joined(before, array_hash(total.astype(np.int64, copy=False)))).digest()
 
 
 class CommonState:
