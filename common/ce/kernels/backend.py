@@ -20,17 +20,18 @@ from ce.ring import Reals
 
 CHOICES = ("numba", "numpy")
 
-_chosen: str | None = None
+#: Read once: every call of a kernel asks for it.
+_chosen = os.environ.get("CE_KERNELS", "")
 
 
 def compiled() -> ModuleType | None:
     """The compiled kernels; None: those of numpy run."""
-    return _load(os.environ.get("CE_KERNELS", "") if _chosen is None else _chosen)
+    return _load(_chosen)
 
 
 def wanted() -> bool:
     """Whether compiled kernels would run, without importing them."""
-    return os.environ.get("CE_KERNELS", "") != "numpy" and find_spec("numba") is not None
+    return _chosen != "numpy" and find_spec("numba") is not None
 
 
 @contextmanager
@@ -61,4 +62,4 @@ def _load(choice: str) -> ModuleType | None:
 
 def plain(array: Reals) -> Reals:
     """The array as kernels expect it, contiguous and writable: for another kind they would be compiled once more."""
-    return np.require(array, requirements=("C", "W"))
+    return array if array.flags.carray else np.require(array, requirements=("C", "W"))
