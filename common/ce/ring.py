@@ -105,5 +105,5 @@ def decode(words: SentWords, scale: Scale) -> Reals:
 
 def weighted_total(words: Words, weights: Words | None) -> Words:
     """Sum over the last axis (objects). `weights` are the numbers of equal objects that the entries stand for."""
-    total: Words = (words if weights is None else words * weights).sum(axis=-1)
+    total: Words = np.add.reduce(words if weights is None else words * weights, axis=-1)
     return total

@@ -94,11 +94,10 @@ class BCESteps(PosteriorCells):
         """How each start treats alpha, by the number of iterations in which it has learnt it."""
         learning = globals_["learning"]
         newton = learning > 0
-        joint = np.zeros_like(newton)
-        if self.schedule == "joint":
-            joint = learning > self._newton_iter
-            newton &= ~joint
-        return Phases(newton, joint)
+        if self.schedule == "newton":
+            return Phases(newton, np.zeros(newton.shape, dtype=bool))
+        joint = learning > self._newton_iter
+        return Phases(newton & ~joint, joint)
 
     @property
     def _shortest_hold(self) -> int:
@@ -171,14 +170,15 @@ class BCESteps(PosteriorCells):
         # The cell step used exp(El) divided by its largest entry; its logarithms lack that factor, once per label.
         bound += opening.labels * state["largest"][:, 0]
         shares = {"bound": bound}
-        phases = self.phases_of(globals_)
-        if phases.newton.any():
-            everywhere = phases.newton.all()
-            shares["mean_log"] = mean_log if everywhere else np.where(phases.newton[:, None, None], mean_log, 0.0)
-        if phases.joint.any():
-            shares["rise"], shares["fall"] = self._joint_shares(alpha[phases.joint], sums[phases.joint], opening)
-            if not phases.joint.all():
-                shares |= {name: _spread(shares[name], phases.joint) for name in ("rise", "fall")}
+        newton, joint = self.phases_of(globals_)
+        if in_newton := np.count_nonzero(newton):
+            everywhere = in_newton == len(newton)
+            shares["mean_log"] = mean_log if everywhere else np.where(newton[:, None, None], mean_log, 0.0)
+        if (in_joint := np.count_nonzero(joint)) == len(joint):
+            shares["rise"], shares["fall"] = self._joint_shares(alpha, sums, opening)
+        elif in_joint:
+            rise, fall = self._joint_shares(alpha[joint], sums[joint], opening)
+            shares["rise"], shares["fall"] = _spread(rise, joint), _spread(fall, joint)
         return shares
 
     def _joint_shares(self, alpha: Reals, sums: Reals, opening: Opening) -> tuple[Reals, Reals]:

@@ -261,7 +261,7 @@ def fits_the_ring(model: Model, sizes: Sizes) -> bool:
 
 def with_unchanged_rows(new: Reals, old: Reals) -> Reals:
     """The new beta, with the old row in place of each row of zeros, which stands for "unchanged"."""
-    if new.all():  # with smoothing, always
+    if np.count_nonzero(new) == new.size:  # with smoothing, always
         return new
     merged: Reals = np.where(new.any(axis=-1, keepdims=True), new, old)
     return merged

@@ -111,8 +111,10 @@ class SiteColumns:
     def __init__(self, site: str, view: SiteView) -> None:
         self._site = site
         self._groups = view.groups
-        self._place = {c: (group, where) for group in self._groups.values() for c, where in group.slices.items()}
+        self._place = {c: (group.index, where) for group in self._groups.values() for c, where in group.slices.items()}
         self.clusterings: list[TopologyColumn] = list(view.clusterings)
+        #: Whether this site is the only holder of a column: passes within an iteration change nothing else.
+        self.any_alone = any(not column.shared for column in self.clusterings)
         self._parameters: dict[int, ColumnParameters] = {}
 
     def begin(self, model: Model, starts: Starts) -> None:
@@ -138,16 +140,11 @@ class SiteColumns:
         """Parameters of the columns of which this site is the first holder: it adds their prior to the bound."""
         return [c.current for c in self._parameters.values() if c.column.holders[0] == self._site]
 
-    @property
-    def any_alone(self) -> bool:
-        """Whether this site is the only holder of a column: passes within an iteration change nothing else."""
-        return any(not column.column.shared for column in self._parameters.values())
-
     def clear_sums(self) -> None:
         for column in self._parameters.values():
             column.sums = np.zeros(column.current.shape, dtype=np.int64)
 
-    def group_sums(self) -> dict[str, Array]:
+    def group_sums(self) -> dict[ArrayName, Array]:
         """Sums of the shared columns, by array name."""
         return {
             ArrayName.of_columns(group.index, "sums"): np.concatenate(
@@ -164,18 +161,15 @@ class SiteColumns:
 
     def adopt(self, received: Mapping[int, Reals], model: Model, scale: Scale, retry: NDArray[np.bool_] | None) -> None:
         """The column step: from the parameters of each group that the home sent, or from this site's own sums."""
+        complete = {index: np.count_nonzero(beta) == beta.size for index, beta in received.items()}
         for index, column in self._parameters.items():
             if column.column.shared:
                 group, where = self._place[index]
-                new = received[group.index][..., where]
+                new = received[group][..., where]
+                new = new if complete[group] else with_unchanged_rows(new, column.current)
             else:
-                new = model.column(column.sums, scale)
-            new = with_unchanged_rows(new, column.current)
+                new = with_unchanged_rows(model.column(column.sums, scale), column.current)
             column.adopt(new if retry is None else np.where(retry[:, None, None], column.entering, new))
-
-    def beta_shapes(self, starts: int, k: int) -> dict[int, tuple[int, ...]]:
-        """Shape of the parameters of each group of shared columns."""
-        return {group.index: (starts, k, group.width) for group in self._groups.values()}
 
     def stop(self, position: int, start: int) -> None:
         for column in self._parameters.values():

@@ -7,10 +7,10 @@ Both places run the same code, so that results do not depend on the place. Objec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,14 @@ Result = TypeVar("Result")
 def select(state: State, starts: NDArray[np.intp]) -> State:
     """The same state for some of its starts."""
     return {name: array[starts] for name, array in state.items()}
+
+
+class _Stretch(NamedTuple):
+    """Some objects, and what does not change about them during a stage."""
+
+    part: slice
+    opening: Opening
+    weights: Words | None
 
 
 class ObjectState:
@@ -58,8 +66,9 @@ class ObjectState:
         self.opening = replace(self.opening, given={})  # of the beginning, and of no use after it
         self._accepted: SentWords | None = None
         self._sums: SentWords | None = None
-        self._labels = self._hard_labels()
-        self._moved = np.zeros_like(self._labels)
+        self._labels = likeliest(model.memberships(self.state))
+        self._moved = np.zeros(self._labels.shape, dtype=bool)
+        self._stretches = self._cut()
 
     def snapshot(self) -> Snapshot:
         return {
@@ -80,6 +89,7 @@ class ObjectState:
         self._on_trial = snapshot["on_trial"]
         self._labels, self._moved = snapshot["labels"], snapshot["moved"]
         self._stopped = by_number(snapshot["stopped"])
+        self._stretches = self._cut()
 
     @property
     def message(self) -> SentMessage:
@@ -96,45 +106,45 @@ class ObjectState:
         """The block's part of every global total, the bound and the number of objects whose label moved."""
         assert self._sums is not None
         self._on_trial = self._model.takes_trial_steps(iteration)
-        if not self._sums.shape[-1]:
-            shapes = {**self._model.share_shapes(iteration), "bound": (), "moved": ()}
-            return {name: np.zeros((len(self._sums), *shape), dtype=np.int64) for name, shape in shapes.items()}
-        sums_of_all = self._sums
+        sums_of_all, found = self._sums, dict[str, Words]()
 
-        def work(part: slice) -> dict[str, Words]:
+        def work(stretch: _Stretch) -> dict[str, Words]:
+            part, opening, weights = stretch
             sums = decode(sums_of_all[..., part], self._scales["objects"])
             state = _part(self.state, part)
-            terms = self._model.shares(state, sums, self._opening(part), globals_, iteration)
+            terms = self._model.shares(state, sums, opening, globals_, iteration)
             if self._model.precision == "single":
                 terms["bound"] = terms["bound"] + self._model.rounding_of_bound(self._model.message(state), sums)
-            return {name: self._total(name, reals, part) for name, reals in terms.items()}
+            return {name: self._total(name, reals, weights) for name, reals in terms.items()}
 
-        shapes = self._model.share_shapes(iteration)
-        totals = {name: np.zeros((len(sums_of_all), *shape), dtype=np.int64) for name, shape in shapes.items()}
-        for shares in self._each(self._stretches(), work):
+        for shares in self._each(self._stretches, work):
             for name, words in shares.items():
-                totals[name] = totals[name] + words if name in totals else words  # "bound" is in no shape
+                found[name] = found[name] + words if name in found else words
+        starts, shapes = len(sums_of_all), {**self._model.share_shapes(iteration), "bound": ()}
+        totals = {  # zero is the total of no objects, and of what no start needs
+            name: found[name] if name in found else np.zeros((starts, *shape), dtype=np.int64)
+            for name, shape in shapes.items()
+        }
         totals["moved"] = weighted_total(self._moved.astype(np.int64), self.weights)
         return totals
 
-    def _total(self, name: str, reals: Reals, part: slice) -> Words:
-        return encoded_total(
-            reals, self._scales["object_bound" if name == "bound" else name], name, self._weights(part)
-        )
+    def _total(self, name: str, reals: Reals, weights: Words | None) -> Words:
+        return encoded_total(reals, self._scales["object_bound" if name == "bound" else name], name, weights)
 
     def agreement(self, sums: Words) -> Words:
         """(starts, k*k): the block's objects by what their clusterings say, given as sums, and what their votes say."""
         total: Words = np.zeros((len(sums), self._model.k**2), dtype=np.int64)
-        for part in self._stretches(self._model.k):
-            seen = agreement(decode(sums[..., part], self._scales["objects"]), self._opening(part))
-            total += weighted_total(seen.astype(np.int64), self._weights(part))
+        for part, opening, weights in self._cut(self._model.k):
+            check_cancelled()
+            seen = agreement(decode(sums[..., part], self._scales["objects"]), opening)
+            total += weighted_total(seen.astype(np.int64), weights)
         return total
 
     def update(self, surviving: NDArray[np.intp], retry: NDArray[np.bool_], globals_: State) -> None:
         """One-phase models: the object step for the surviving starts; those of `retry` go back to their last sums."""
         self.select_starts(surviving)
         assert self._sums is not None
-        if retry.any():
+        if np.count_nonzero(retry):
             if self._accepted is None:
                 raise MessageError("retry: the last step of this start cannot be taken back")
             self._sums = np.where(retry[:, None, None], self._accepted, self._sums)
@@ -154,6 +164,7 @@ class ObjectState:
         self._moved = self._moved[surviving]
         self._sums = None if self._sums is None else self._sums[surviving]
         self._accepted = None if self._accepted is None else self._accepted[surviving]
+        self._stretches = self._cut()
 
     def stop(self, position: int, start: int) -> None:
         """Put aside the state of a start that has converged."""
@@ -164,32 +175,45 @@ class ObjectState:
         return self._stopped[start]
 
     def _step(self, sums: SentWords, globals_: State) -> None:
-        """In place, but for what may still be on its way to a site."""
         if not sums.shape[-1]:
             return
-        state: State = {}
-        labels = np.empty_like(self._labels)
+        labels = np.empty(self._labels.shape, dtype=np.intp)
 
-        def work(part: slice) -> None:
+        def work(stretch: _Stretch) -> State:
+            part, opening, _ = stretch
             reals = decode(sums[..., part], self._scales["objects"])
-            new = self._model.objects(reals, _part(self.state, part), self._opening(part), globals_)
+            new = self._model.objects(reals, _part(self.state, part), opening, globals_)
             labels[:, part] = likeliest(self._model.memberships(new))
-            for name, array in new.items():
+            return new
+
+        if len(self._stretches) == 1:
+            [new] = self._each(self._stretches, work)
+            self.state = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in new.items()}
+            self._stepped = False
+        else:
+            self._step_in_place(work)
+        self._moved = labels != self._labels
+        self._labels = labels
+
+    def _step_in_place(self, work: Callable[[_Stretch], State]) -> None:
+        """Every stretch of the new state goes over the old one, but for what may still be on its way to a site."""
+        state: State = {}
+
+        def work_in_place(stretch: _Stretch) -> None:
+            for name, array in work(stretch).items():
                 if name not in state:
                     state[name] = self._room(name, array)
-                state[name][..., part] = array
+                state[name][..., stretch.part] = array
 
-        stretches = list(self._stretches())
+        stretches = list(self._stretches)
         if self._stepped:
             state |= {name: self._room(name, array) for name, array in self.state.items()}
         else:
-            work(stretches.pop(0))  # makes room for the new state
-        for _ in self._each(stretches, work):
+            work_in_place(stretches.pop(0))  # makes room for the new state
+        for _ in self._each(stretches, work_in_place):
             pass
         self._stepped = True
         self.state = state
-        self._moved = labels != self._labels
-        self._labels = labels
 
     def _room(self, name: str, like: Reals) -> Reals:
         """Where an array of the new state goes: over the old one, if that is this block's alone."""
@@ -197,28 +221,24 @@ class ObjectState:
             return self.state[name]
         return np.empty((*like.shape[:-1], self._labels.shape[-1]))
 
-    def _hard_labels(self) -> NDArray[np.intp]:
-        return likeliest(self._model.memberships(self.state))
-
-    def _weights(self, part: slice) -> Words | None:
-        return None if self.weights is None else self.weights[part]
-
-    def _stretches(self, wider: int = 1) -> Iterator[slice]:
+    def _cut(self, wider: int = 1) -> list[_Stretch]:
         """All objects, some at a time; no stretch is empty. `wider`: by so much than one number for each cluster."""
         starts, n = self._labels.shape
         size = max(1, STRETCH // (max(starts, 1) * self._model.k * wider))
-        for begin in range(0, n, size):
-            check_cancelled()
-            yield slice(begin, min(begin + size, n))
+        parts = (slice(begin, min(begin + size, n)) for begin in range(0, n, size))
+        return [self._stretch(part) for part in parts]
 
-    def _each(self, parts: Iterable[slice], work: Callable[[slice], Result]) -> Iterator[Result]:
+    def _stretch(self, part: slice) -> _Stretch:
+        known, weights = self.opening, self.weights
+        opening = Opening(known.labels[part], known.votes[:, part], _part(known.given, part))
+        return _Stretch(part, opening, None if weights is None else weights[part])
+
+    def _each(self, stretches: Sequence[_Stretch], work: Callable[[_Stretch], Result]) -> Iterator[Result]:
         """Stretch by stretch, results in order."""
-        for result in map(work, parts) if self._pool is None else self._pool.map(work, parts):
+        pool = self._pool if len(stretches) > 1 else None
+        for result in map(work, stretches) if pool is None else pool.map(work, stretches):
             check_cancelled()
             yield result
-
-    def _opening(self, part: slice) -> Opening:
-        return Opening(self.opening.labels[part], self.opening.votes[:, part], _part(self.opening.given, part))
 
 
 def _part(state: State, part: slice) -> State:

@@ -75,8 +75,8 @@ class Site:
             if spec.word_bits != 64:
                 arrays[name] = narrowed(np.asarray(arrays[name], dtype=np.int64), spec.word_bits, name)
         self._order.taken(task.step)
-        bits = {name: ArrayName(name).fraction_bits(self._state.scales) for name in arrays}
-        return Answer(task.round, task.step, task.starts, arrays, bits)
+        bits: dict[str, int] = {name: expected[name].fraction_bits for name in arrays}
+        return Answer(task.round, task.step, task.starts, dict(arrays.items()), bits)
 
     def close(self) -> None:
         self._passes.close()
@@ -150,7 +150,7 @@ class Site:
         """The arrays that this site answers a task with."""
         return self._asked.of(task.step, self.model, self._state.scales, len(task.starts), task.iteration)
 
-    def _perform(self, task: Task) -> dict[str, Array]:
+    def _perform(self, task: Task) -> dict[ArrayName, Array]:
         match task.step:
             case "open":
                 return self._open()
@@ -173,9 +173,9 @@ class Site:
             self._state.adopt_phase(task)
         return self._state.columns.group_sums() if task.step == "columns" else self._state.contribute(task)
 
-    def _open(self) -> dict[str, Array]:
+    def _open(self) -> dict[ArrayName, Array]:
         self._state.open()
-        arrays: dict[str, Array] = {ArrayName.of_all("objects"): np.array([len(self._private.rows)], dtype=np.int64)}
+        arrays: dict[ArrayName, Array] = {ArrayName.of_all("objects"): np.array([len(self._private.rows)], dtype=np.int64)}
         for what, counts in self._counts().items():
             arrays |= self._state.by_block(what, counts)
         for block in self._shared.blocks:
@@ -215,7 +215,7 @@ class Site:
 
     # The end.
 
-    def _clusterings_only(self, task: Task) -> dict[str, Array]:
+    def _clusterings_only(self, task: Task) -> dict[ArrayName, Array]:
         """What the clusterings alone say of private objects: the cell step under a flat message, with the winner's
         parameters. Of a shared object such sums are linear in its labels: they are not computed."""
         self._end(task)
@@ -224,7 +224,7 @@ class Site:
         sums, _ = self._state.one_pass(self._private, np.ones((1, self.model.k, self._private.width)))
         return {ArrayName.of_all("agreement"): self._state.objects.agreement(sums)}
 
-    def _finish(self, task: Task) -> dict[str, Array]:
+    def _finish(self, task: Task) -> dict[ArrayName, Array]:
         self._end(task)
         self._shared_memberships = self._state.from_blocks(task, "memberships", self.model.k)
         self.unlabelled = np.ones(self._n_objects, dtype=bool)

@@ -100,7 +100,8 @@ class SiteState:
 
     def adopt_iteration(self, task: Task) -> None:
         """One-phase models: new column parameters, then the object step of private blocks with the new globals."""
-        surviving, retry = self._select_starts(task)
+        surviving = self._select_starts(task)
+        retry = np.array([start in task.retry for start in task.starts], dtype=bool)
         self._adopt_columns(task, retry if task.retry else None)
         self.take_globals(task)
         self.objects.update(surviving, retry, self.globals)
@@ -108,8 +109,7 @@ class SiteState:
 
     def adopt_phase(self, task: Task) -> None:
         """Two-phase models: messages of shared blocks complete the column sums; those make new column parameters."""
-        surviving, _ = self._select_starts(task)
-        self.objects.select_starts(surviving)
+        self.objects.select_starts(self._select_starts(task))
         if task.step != "objects":
             self._take_messages(task)
             self._passes.second_pass(self.model, self.scales, self._shared, self._message, self.columns.sums)
@@ -119,19 +119,21 @@ class SiteState:
         self.take_globals(task)
 
     def _adopt_columns(self, task: Task, retry: NDArray[np.bool_] | None) -> None:
-        shapes = self.columns.beta_shapes(len(self.running), self.model.k)
-        received = {g: real_array(task, ArrayName.of_columns(g, "beta"), shape) for g, shape in shapes.items()}
+        starts, k = len(self.running), self.model.k
+        received = {
+            group: real_array(task, name, (starts, k, width)) for group, (name, width) in self._beta_names.items()
+        }
         self.columns.adopt(received, self.model, self.scales["columns"], retry)
 
-    def _select_starts(self, task: Task) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Put aside the starts that stop. Which others, by position, go on, and which of those are retried."""
+    def _select_starts(self, task: Task) -> NDArray[np.intp]:
+        """Put aside the starts that stop. Which others go on, by position."""
         self._refuse_other_starts(task)
         surviving = np.array([at for at, start in enumerate(self.running) if start in task.starts], dtype=np.intp)
-        self._put_aside(task.stop)
         if task.stop:
+            self._put_aside(task.stop)
             self.columns.select(surviving)
         self.running = task.starts
-        return surviving, np.array([start in task.retry for start in task.starts], dtype=bool)
+        return surviving
 
     def _refuse_other_starts(self, task: Task) -> None:
         if tuple(sorted((*task.starts, *task.stop))) != self.running:
@@ -151,36 +153,38 @@ class SiteState:
 
     # Contributions.
 
-    def contribute(self, task: Task) -> dict[str, Array]:
+    def contribute(self, task: Task) -> dict[ArrayName, Array]:
         model, starts = self.model, len(self.running)
         if not model.can_have(self.globals, task.iteration):
             raise MessageError(f"globals: numbers that model steps cannot have reached in iteration {task.iteration}")
-        shapes = {**model.share_shapes(task.iteration), "bound": (), "moved": ()}
-        totals: dict[str, Words] = {what: np.zeros((starts, *shape), dtype=np.int64) for what, shape in shapes.items()}
+        bound: Words = np.zeros(starts, dtype=np.int64)
         for _ in range(model.local_loops - 1 if self.columns.any_alone else 0):
             check_cancelled()
             self.pass_over_all()
             self.columns.update_alone(model, self.scales["columns"])
         if first_held := self.columns.first_held:
             priors = model.prior(np.concatenate(first_held, axis=-1))
-            totals["bound"] += encode(priors, self.scales["prior"], "prior").sum(axis=(1, 2))
+            bound += encode(priors, self.scales["prior"], "prior").sum(axis=(1, 2))
         if model.phases == 1:
             (private, private_bound), (shared, shared_bound) = self.pass_over_all()
-            totals["bound"] += private_bound + shared_bound
+            bound += private_bound
+            bound += shared_bound
         else:
             self.columns.clear_sums()
             private, shared = self._first_pass(self._private), self._first_pass(self._shared)
         self.objects.receive(private, self.globals)
-        for what, share in self.objects.shares(self.globals, task.iteration).items():
-            totals[what] += share
+        totals = self.objects.shares(self.globals, task.iteration)
+        totals["bound"] += bound
         if model.phases == 2:
             sums, message = self.columns.sums, self.objects.message
             self._passes.second_pass(model, self.scales, self._private, message, sums)
         arrays = self.by_block("sums", shared)
-        arrays.update({ArrayName.of_all(what): total for what, total in totals.items()})
-        return arrays | (self.columns.group_sums() if task.step == "sums" else {})
+        arrays.update((ArrayName.of_all(what), total) for what, total in totals.items())
+        if task.step == "sums":
+            arrays.update(self.columns.group_sums())
+        return arrays
 
-    def by_block(self, what: str, words: Words) -> dict[str, Array]:
+    def by_block(self, what: str, words: Words) -> dict[ArrayName, Array]:
         blocks = self._shared.blocks.items()
         return {ArrayName.of_block(block, what): words[..., objects] for block, objects in blocks}
 
@@ -199,13 +203,17 @@ class SiteState:
     # Reading tasks.
 
     def take_globals(self, task: Task) -> None:
-        shapes = {name: (len(self.running), *shape) for name, shape in self._global_shapes.items()}
-        self.globals = {name: real_array(task, ArrayName.of_all(name), shape) for name, shape in shapes.items()}
+        starts = len(self.running)
+        self.globals = {
+            what: real_array(task, name, (starts, *shape)) for what, (name, shape) in self._global_names.items()
+        }
 
     def _take_messages(self, task: Task) -> None:
         kind = sent_type(self.model.precision)
         self._message = self.from_blocks(task, "message", len(self.running), self.model.k, kind=kind)
-        if self._message.size and not (self._message.min() >= 0 and self._message.max() <= 1):
+        if self._message.size and not (
+            np.minimum.reduce(self._message, axis=None) >= 0 and np.maximum.reduce(self._message, axis=None) <= 1
+        ):
             raise MessageError("message: expected numbers from 0 to 1")
 
     def from_blocks(self, task: Task, what: str, *shape: int, kind: type[Any] = np.float64) -> NDArray[Any]:
@@ -220,7 +228,12 @@ class SiteState:
         self.model = model
         self.scales = model.scales(self._view.sizes)
         start = model.start_globals(self._view.sizes, None)
-        self._global_shapes = {name: start[name].shape[1:] for name in model.broadcast}
+        # Names of the arrays that tasks bring, and what is known of their shapes before a task comes.
+        self._global_names = {what: (ArrayName.of_all(what), start[what].shape[1:]) for what in model.broadcast}
+        self._beta_names = {
+            group.index: (ArrayName.of_columns(group.index, "beta"), group.width)
+            for group in self._view.groups.values()
+        }
 
 
 def real_array(task: Task, name: ArrayName, shape: tuple[int, ...], kind: type[Any] = np.float64) -> NDArray[Any]:

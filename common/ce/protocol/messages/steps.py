@@ -275,6 +275,9 @@ class StepOrder:
     def __init__(self, view: SiteView) -> None:
         self._view = view
         self._last: Step | None = None
+        # What may follow, and which step of which model; in most rounds the same as in the round before.
+        self._allowed: tuple[Step, ...] = ("open",)
+        self._after: tuple[Step | None, Model | None] = (None, None)
 
     @property
     def begun(self) -> bool:
@@ -283,9 +286,11 @@ class StepOrder:
 
     def check(self, step: Step, model: Model) -> None:
         """That a step may come now; `model` is that of the present stage. Raises MessageError with expected and got."""
-        allowed = ("open",) if self._last is None else following_steps(self._last, model, self._view)
-        if step not in allowed:
-            expected = " or ".join(allowed) or "nothing more"
+        if self._last is not None and self._after != (self._last, model):
+            self._allowed = following_steps(self._last, model, self._view)
+            self._after = (self._last, model)
+        if step not in self._allowed:
+            expected = " or ".join(self._allowed) or "nothing more"
             raise MessageError(f"step: expected {expected}, got {step}")
 
     def taken(self, step: Step) -> None:
@@ -299,6 +304,8 @@ class StepOrder:
 
 def check_asked(asked: Mapping[str, ArraySpec], expected: Mapping[ArrayName, ArraySpec]) -> None:
     """That a task asks for the arrays that this site computes itself. Raises MessageError with expected and got."""
+    if asked == expected:
+        return
     for name, spec in expected.items():
         found = asked.get(name)
         if found is None:
