@@ -22,7 +22,7 @@ from ce_client.attempt.setup import OfferedJob
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.disclosures import Budget, Disclosure, Disclosures
-from ce_client.state.ledger import PURPOSE, Ledger
+from ce_client.state.ledger import PURPOSE, ContributedArrays, Ledger
 from ce_client.state.randomisations import AccountedEpsilon, Draw, Randomisations, draws_of
 from ce_client.state.releases.job_records import JobRecords, SealedJob
 from ce_client.state.releases.store import Releases
@@ -117,16 +117,10 @@ class AttemptRecorder:
         most = self._site_files.settings.limits.attempts_per_job
         self._record = self._history.mask(self._offered.attempt.job, self._record, most)
 
-    def contribution(
-        self,
-        round: int,
-        arrays: Mapping[str, Array],
-        modes: Mapping[str, str],
-        contributors: Mapping[str, tuple[str, ...]],
-    ) -> bytes:
+    def contribution(self, round: int, described: ContributedArrays, arrays: Mapping[str, Array]) -> bytes:
         """The arrays of an answer are about to be sent. Returns the head of the ledger."""
         attempt = self._offered.attempt
-        return self._ledger.record(attempt.job, attempt.epoch, round, arrays, modes, contributors)
+        return self._ledger.contribution(attempt.job, attempt.epoch, round, described, arrays)
 
     def save_rounds(self) -> None:
         """Write the number of rounds, so that they count even if this process is killed."""

@@ -7,6 +7,7 @@ answer; an older task, or another task of the same round, is refused.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from ce.labels import LabelTable
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SecretStarts
 from ce.protocol.messages.array_names import ArrayName
-from ce.protocol.messages.task import Answer, Task
+from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.modes.contributor import Contributor, contributor
 from ce.protocol.score_excluded import whole_memberships
 from ce.protocol.topology.enrolment import with_tokens
@@ -31,6 +32,7 @@ from ce_client.attempt.answered_rounds import AnsweredRounds
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles
+from ce_client.state.ledger import ContributedArrays
 from ce_client.state.results import Results
 
 log = logging.getLogger("ce_client")
@@ -131,6 +133,7 @@ class SiteRounds:
             aligned.enrolment_digest,
         )
         self._answered = AnsweredRounds()
+        self._described = self._describe({})  # the arrays of the last answer
         self._committed = False
 
     def close(self) -> None:
@@ -193,12 +196,16 @@ class SiteRounds:
     def _recorded(self, answer: Answer) -> Answer:
         """The answer with the head of the ledger after it was recorded there."""
         check_cancelled()  # nothing of an attempt that has ended is recorded
-        names = [ArrayName(name) for name in answer.arrays]
-        contributors = {name: name.contributors(self._view) for name in names}
-        mode = self._offered.job.privacy
-        modes = {name: "encrypted" if name.kind == "box" else mode for name in names}
-        head = self._recorder.contribution(answer.round, answer.arrays, dict(modes.items()), dict(contributors.items()))
-        return replace(answer, ledger=head)
+        if not self._described.fits(answer.arrays):
+            self._described = self._describe(answer.arrays)
+        return replace(answer, ledger=self._recorder.contribution(answer.round, self._described, answer.arrays))
+
+    def _describe(self, arrays: Mapping[str, Array]) -> ContributedArrays:
+        """What the ledger says of the arrays of an answer: under which mode, and into totals with whom."""
+        names, mode = [ArrayName(name) for name in arrays], self._offered.job.privacy
+        modes: dict[str, str] = {name: "encrypted" if name.kind == "box" else mode for name in names}
+        contributors: dict[str, tuple[str, ...]] = {name: name.contributors(self._view) for name in names}
+        return ContributedArrays(arrays, modes, contributors)
 
     def _write_results(self, task: Task) -> None:
         offered, labels = self._offered, self._all_labels

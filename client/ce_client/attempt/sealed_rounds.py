@@ -25,6 +25,7 @@ from ce_client.attempt.answered_rounds import AnsweredRounds
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.attempt.rounds import participation_of, report_of, results_of, rows_of
 from ce_client.daemon.site_files import SiteFiles
+from ce_client.state.ledger import ContributedArrays
 
 #: How the ledger names arrays that only other sites can read, and those that go to the dealer.
 _MODES = {"box": "encrypted", "members": "encrypted", "dealer": "dealer"}
@@ -98,7 +99,8 @@ class SealedRounds:
         receivers: dict[str, tuple[str, ...]] = {
             name: name.contributors(self._admitted.alignment.view) for name in names
         }
-        return replace(answer, ledger=self._recorder.contribution(answer.round, answer.arrays, modes, receivers))
+        described = ContributedArrays(answer.arrays, modes, receivers)
+        return replace(answer, ledger=self._recorder.contribution(answer.round, described, answer.arrays))
 
     def _write_results(self, task: Task) -> None:
         labels, job = self._all_labels, self._admitted.prepared.offered.job

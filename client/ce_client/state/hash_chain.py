@@ -27,9 +27,13 @@ class BrokenLine(Exception):
     """A line that does not continue the chain; the message says why."""
 
 
+#: JSON with sorted keys, without spaces, in ASCII: the same text for the same value.
+canonical_text = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def canonical(line: Mapping[str, Any]) -> bytes:
-    """JSON with sorted keys, without spaces, in ASCII: the same bytes for the same line."""
-    return json.dumps(line, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    """A line as JSON, without its hash."""
+    return canonical_text(line).encode()
 
 
 def chained(before: bytes, body: bytes) -> bytes:

@@ -29,7 +29,17 @@ from ce.identity.certificates import identity_of
 from ce.identity.certificates import verify as verify_signature
 from ce.protocol.messages.task import Array, array_hash
 from ce.service.atomic_files import make_directory
-from ce_client.state.hash_chain import NO_LINES, BrokenLine, canonical, chained, check_line, raw_lines, split, with_hash
+from ce_client.state.hash_chain import (
+    NO_LINES,
+    BrokenLine,
+    canonical,
+    canonical_text,
+    chained,
+    check_line,
+    raw_lines,
+    split,
+    with_hash,
+)
 
 FILE_NAME = "ledger.jsonl"
 #: The purpose of the signatures: see `ce.identity.certificates.sign`.
@@ -59,6 +69,38 @@ _KEYS = {
 _TYPE_NAMES = {"i8": "int64", "u1": "uint8", "f8": "float64", "i4": "int32", "f4": "float32"}
 #: Bytes per read, from the end, when the last two lines are searched.
 _READ_BYTES = 1 << 16
+
+
+class ContributedArrays:
+    """What a line says of the arrays of a contribution: everything but their hashes is the same in most rounds.
+
+    `mode` is that of all arrays or of each, `contributors` are the sites whose parts are in each array's total.
+    """
+
+    def __init__(
+        self, arrays: Mapping[str, Array], mode: str | Mapping[str, str], contributors: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        self._kinds = _kinds(arrays)
+        self._around_hashes: list[tuple[str, str, str]] = []  # name, the text before its hash, the text after it
+        for name, array in sorted(arrays.items()):
+            of_array = mode if isinstance(mode, str) else mode[name]
+            sites, shape = canonical_text(contributors[name]), canonical_text(array.shape)
+            before = f'{canonical_text(name)}:{{"blake3":"'
+            after = f'","contributors":{sites},"mode":{canonical_text(of_array)},"shape":{shape},'
+            after += f'"type":{canonical_text(_TYPE_NAMES[array.dtype.str[1:]])}}}'
+            self._around_hashes.append((name, before, after))
+
+    def fits(self, arrays: Mapping[str, Array]) -> bool:
+        """Whether these arrays have the names, shapes and types of those that this was made from."""
+        return _kinds(arrays) == self._kinds
+
+    def text(self, arrays: Mapping[str, Array]) -> str:
+        """Canonical JSON: by name, all that is said of an array, and its hash."""
+        return "{" + ",".join(b + array_hash(arrays[name]).hex() + a for name, b, a in self._around_hashes) + "}"
+
+
+def _kinds(arrays: Mapping[str, Array]) -> list[tuple[object, ...]]:
+    return [(name, array.shape, array.dtype) for name, array in arrays.items()]
 
 
 class Ledger:
@@ -150,18 +192,25 @@ class Ledger:
         `arrays` are the words that are sent, `mode` the mode of all arrays or of each, `contributors` the sites whose
         parts are in each array's total.
         """
-        described = {
-            name: {
-                "shape": list(array.shape),
-                "type": _TYPE_NAMES[array.dtype.str[1:]],
-                "mode": mode if isinstance(mode, str) else mode[name],
-                "contributors": list(contributors[name]),
-                "blake3": array_hash(array).hex(),
-            }
-            for name, array in arrays.items()
-        }
-        line = {"kind": "contribution", "job": job, "epoch": epoch, "round": round, "arrays": described}
-        return self._append({**line, "notes": list(notes)})
+        return self.contribution(job, epoch, round, ContributedArrays(arrays, mode, contributors), arrays, notes)
+
+    def contribution(
+        self,
+        job: str,
+        epoch: int,
+        round: int,
+        described: ContributedArrays,
+        arrays: Mapping[str, Array],
+        notes: Sequence[str] = (),
+    ) -> bytes:
+        """The same as `record`, for arrays that `described` fits."""
+        of_arrays, of_job, of_notes = described.text(arrays), canonical_text(job), canonical_text(notes)
+
+        def body(number: int, time_s: float) -> bytes:
+            line = f'{{"arrays":{of_arrays},"epoch":{epoch},"job":{of_job},"kind":"contribution","n":{number},'
+            return f'{line}"notes":{of_notes},"round":{round},"time_s":{canonical_text(time_s)}}}'.encode()
+
+        return self._append_body(body)
 
     def disclosure(self, job: str, definition: str, mode: str, objects: int, sha256: str) -> bytes:
         """Record that totals of objects that several sites hold are about to be opened.
@@ -253,18 +302,25 @@ class Ledger:
     def _append(
         self, line: dict[str, Any], sign: Callable[[bytes], bytes] | None = None, *, sync: bool = False
     ) -> bytes:
+        def body(number: int, time_s: float) -> bytes:
+            whole = {**line, "n": number, "time_s": time_s}
+            if sign is not None:
+                whole["signature"] = sign(chained(self._head, canonical(whole))).hex()
+            return canonical(whole)
+
+        return self._append_body(body, sync=sync or sign is not None)
+
+    def _append_body(self, body_of: Callable[[int, float], bytes], *, sync: bool = False) -> bytes:
+        """Append the line that has this body, given its number and the time. Returns the new head."""
         with self._lock:
             if self._descriptor < 0:
                 raise JobFailed("the ledger is closed: the daemon is stopping")
             self._refuse_changed()
-            line = {**line, "n": self._number + 1, "time_s": round(time.time(), 3)}
-            if sign is not None:
-                line["signature"] = sign(chained(self._head, canonical(line))).hex()
-            body = canonical(line)
+            body = body_of(self._number + 1, round(time.time(), 3))
             head = chained(self._head, body)
             self._write(with_hash(body, head))
             self._head, self._number = head, self._number + 1
-            if sync or sign is not None:
+            if sync:
                 self._sync()
         return head
 
@@ -272,7 +328,7 @@ class Ledger:
         """Raises JobFailed if the file was moved or changed: the chain would break, or later lines would be lost."""
         try:
             at_path, opened = self._path.stat(), os.fstat(self._descriptor)
-            moved = (at_path.st_ino, at_path.st_dev) != (opened.st_ino, opened.st_dev)
+            moved = at_path.st_ino != opened.st_ino or at_path.st_dev != opened.st_dev
             changed = opened.st_size != self._size
         except OSError:
             moved = changed = True

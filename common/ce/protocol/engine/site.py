@@ -175,7 +175,9 @@ class Site:
 
     def _open(self) -> dict[ArrayName, Array]:
         self._state.open()
-        arrays: dict[ArrayName, Array] = {ArrayName.of_all("objects"): np.array([len(self._private.rows)], dtype=np.int64)}
+        arrays: dict[ArrayName, Array] = {
+            ArrayName.of_all("objects"): np.array([len(self._private.rows)], dtype=np.int64)
+        }
         for what, counts in self._counts().items():
             arrays |= self._state.by_block(what, counts)
         for block in self._shared.blocks:
