@@ -140,7 +140,7 @@ class Collector:
         """`key`: what the limit is called where it is set."""
         self._left = largest_bytes
         self._key = f" ({key})" if key else ""
-        self._arrays: dict[str, Array] = {}
+        self.received: dict[str, Array] = {}  # to the last one only once the message is complete
         self._open: str | None = None
         self._filled = 0
         self._ended = False
@@ -160,24 +160,27 @@ class Collector:
     @property
     def arrays(self) -> dict[str, Array]:
         """All arrays, once the message is complete."""
-        for name, array in self._arrays.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
+        self.check_finite()
+        return self.received
+
+    def check_finite(self) -> None:
+        for name, array in self.received.items():
+            if array.dtype.kind == "f" and np.count_nonzero(np.isfinite(array)) != array.size:
                 raise MessageError(f"{name}: not all numbers are finite")
-        return self._arrays
 
     def _take(self, chunk: ArrayChunk) -> None:
         name = chunk.name
         if self._open is None:
-            if name in self._arrays:
+            if name in self.received:
                 raise MessageError("parts: two arrays have the same name")
             # An entry in a dictionary costs something too, also for an array without elements.
             self._left -= math.prod(chunk.shape) * chunk.words.dtype.itemsize + 64
             if self._left < 0:
                 raise MessageError(f"parts: the message is larger than allowed{self._key}")
-            self._arrays[name] = np.empty(chunk.shape, dtype=chunk.words.dtype)
+            self.received[name] = np.empty(chunk.shape, dtype=chunk.words.dtype)
             self.fraction_bits[name] = chunk.fraction_bits
             self._filled = 0
-        array: Any = self._arrays[name] if self._open in (None, name) else None
+        array: Any = self.received[name] if self._open in (None, name) else None
         if array is None or chunk.begin != self._filled:
             raise MessageError("parts: pieces do not arrive in order")
         known = (array.shape, array.dtype, self.fraction_bits[name])

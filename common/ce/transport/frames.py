@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ce.errors import MessageError
 from ce.protocol.messages.steps import ArraySpec, Step
-from ce.protocol.messages.task import Answer, NextStep, Task, task_digest
+from ce.protocol.messages.task import Answer, Array, NextStep, Task, task_digest
 from ce.ring import LARGEST_BITS
 from ce.transport.array_chunks import MOST_DIMENSIONS, Collector, checked_name, in_frames
 from ce_proto.v1 import arrays_pb2
@@ -114,8 +114,8 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
     yield from in_frames(answer.arrays, answer.fraction_bits, (first, first.answer.chunks), following)
 
 
-def task_header(message: pb.Task) -> Task:
-    """A task without its arrays."""
+def task_header(message: pb.Task, arrays: Mapping[str, Array] | None = None) -> Task:
+    """A task without its arrays; or with these, which are still being received."""
     starts, retry = _starts(message.starts, "starts"), _starts(message.retry, "retry")
     stop = _starts(message.stop, "stop")
     if not set(retry) <= set(starts):
@@ -127,7 +127,7 @@ def task_header(message: pb.Task) -> Task:
     if len(asked) < len(message.asked):
         raise MessageError("asked: two arrays have the same name")
     checkpoint, resume = message.checkpoint, message.resume
-    return Task(*where, starts, retry, checkpoint=checkpoint, resume=resume, stop=stop, asked=asked)
+    return Task(*where, starts, retry, {} if arrays is None else arrays, checkpoint, resume, stop, asked)
 
 
 def _asked(name: str, spec: ArraySpec) -> pb.AskedArray:
@@ -166,23 +166,19 @@ class TaskReader:
 
     def __init__(self, message: pb.Task, job_digest: bytes, largest_bytes: int) -> None:
         self.digest = message.digest
-        self._header = task_header(message)
         self._epoch = message.epoch
         self._job_digest = job_digest
         self._collector = Collector(largest_bytes, LARGEST_MESSAGE)
-
-    @property
-    def round(self) -> int:
-        return self._header.round
+        self._task = task_header(message, self._collector.received)
 
     def feed(self, chunks: arrays_pb2.ArrayChunks) -> Task | None:
         """The task, once it is complete and is what its digest says."""
         if not self._collector.feed(chunks):
             return None
-        task = replace(self._header, arrays=self._collector.arrays)
-        if task_digest(self._job_digest, self._epoch, task, task.hashes) != self.digest:
+        self._collector.check_finite()
+        if task_digest(self._job_digest, self._epoch, self._task, self._task.hashes) != self.digest:
             raise MessageError("digest: is not that of the task")
-        return task
+        return self._task
 
 
 class AnswerReader:
@@ -205,7 +201,7 @@ def one_line(sentence: str, most: int = 1000) -> str:
 
 def _starts(numbers: Iterable[int], field: str) -> tuple[int, ...]:
     starts = tuple(numbers)
-    if any(a >= b for a, b in pairwise(starts)):
+    if len(starts) > 1 and any(a >= b for a, b in pairwise(starts)):
         raise MessageError(f"{field}: not in increasing order")
     return starts
 
