@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 import grpc
@@ -33,6 +33,7 @@ class Connection:
         self._call = call
         self._address = address
         self._sending = asyncio.Lock()
+        self._answers: set[asyncio.Task[None]] = set()  # that are on their way
         self.broken = asyncio.Event()
 
     async def send(self, frames: Iterable[pb.SiteFrame]) -> None:
@@ -44,33 +45,38 @@ class Connection:
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 self.broken.set()  # the task that reads gets the reason
 
-    async def send_uncancelled(self, frames: Iterable[pb.SiteFrame]) -> None:
-        """Send frames, to the last one even if the caller is cancelled because its job is over.
+    def send_answer(self, frames: Iterable[pb.SiteFrame], sent: Callable[[], None]) -> None:
+        """Send frames, to the last one even if their job is over meanwhile, then call `sent`.
 
-        gRPC ends the call, and with it the stream of all jobs, when a write is cancelled.
+        Nobody gets the task to cancel it: gRPC ends the call, and with it the stream of all jobs, when a write is
+        cancelled.
         """
-        await asyncio.shield(self.send(frames))
 
-    async def messages(self) -> AsyncIterator[tuple[str, Any]]:
-        """The coordinator's frames: kind and message. Ends when the coordinator ends the stream.
+        def done(task: asyncio.Task[None]) -> None:
+            self._answers.discard(task)
+            sent()
+
+        task = asyncio.get_running_loop().create_task(self.send(frames))
+        self._answers.add(task)
+        task.add_done_callback(done)
+
+    async def receive(self) -> tuple[str, Any] | None:
+        """The coordinator's next frame: kind and message. None when the coordinator ends the stream.
 
         Raises the CeError that says why, if the stream breaks.
         """
-        while (frame := await self._read()) is not grpc.aio.EOF:
-            kind = frame.WhichOneof("frame")
-            if kind is None or kind == "welcome":
-                raise MessageError("frame: empty, or a second welcome")
-            if kind == "goodbye":
-                return
-            yield kind, getattr(frame, kind)
-
-    async def _read(self) -> Any:
         try:
-            return await self._call.read()
+            frame = await self._call.read()
         except grpc.aio.AioRpcError as error:
             raise explain(self._address, error) from error
         except asyncio.InvalidStateError as error:
             raise await self.end_error() from error
+        if frame is grpc.aio.EOF:
+            return None
+        kind = frame.WhichOneof("frame")
+        if kind is None or kind == "welcome":
+            raise MessageError("frame: empty, or a second welcome")
+        return None if kind == "goodbye" else (kind, getattr(frame, kind))
 
     async def end_error(self) -> CeError:
         """The error that says why the coordinator ended the stream. Call it before a task that reads is cancelled."""

@@ -167,8 +167,8 @@ class Daemon:
             )
 
     async def _read(self, connection: Connection) -> None:
-        async for kind, message in connection.messages():
-            await self._dispatch(connection, kind, message)
+        while (received := await connection.receive()) is not None:
+            await self._dispatch(connection, *received)
 
     async def _dispatch(self, connection: Connection, kind: str, message: Any) -> None:
         """Pass a message to the worker of its job; a new attempt gets a new worker."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ce.rules import RULES
 from ce.service.metrics import NONE, OTHER, MetricsRegistry, known_rule
@@ -17,8 +17,7 @@ STATES = ("offered", AWAITING_CONSENT, "running", "refused")
 ENDS = ("done", "failed", "cancelled")
 
 
-@dataclass(frozen=True)
-class MessageOutcome:
+class MessageOutcome(NamedTuple):
     """What came of one message to an attempt."""
 
     seconds: float
@@ -93,7 +92,8 @@ class SiteMetrics:
         """A message of a job was processed."""
         self.computing_seconds.inc(outcome.seconds)
         self.rounds.inc(outcome.rounds)
-        self._saved.inc(outcome.saved_checkpoints)
-        self._failed.inc(outcome.failed_checkpoints)
+        if outcome.saved_checkpoints or outcome.failed_checkpoints:
+            self._saved.inc(outcome.saved_checkpoints)
+            self._failed.inc(outcome.failed_checkpoints)
         if outcome.refused_by is not None:
             self.refusals.labels(known_rule(outcome.refused_by)).inc()

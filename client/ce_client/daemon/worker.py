@@ -49,7 +49,6 @@ class Worker:
         self._room = asyncio.Semaphore(WAITING_FRAMES)
         self._busy = False  # from the moment that the thread is given a message until its answer is sent
         self._ended = asyncio.Event()
-        self._sending: asyncio.Task[None] | None = None
         #: A message and the connection that it came from; None ends the thread.
         self._inbox: SimpleQueue[tuple[Message, Connection | None] | None] = SimpleQueue()
         # A daemon that has ended does not wait for it: it ends at its next check, but may be reading a large file.
@@ -62,8 +61,6 @@ class Worker:
         self._waiting.clear()
         self._room.release()  # for somebody who waits with a message, which is dropped
         self._inbox.put(None)
-        if self._sending is not None:
-            self._sending.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), END_S)
             self._thread.join()
@@ -144,12 +141,10 @@ class Worker:
             return
         self._processed(self.site_attempt)
         if connection is not None and connection is self._connection():
-            self._sending = self._loop.create_task(self._send(connection, frames))
+            connection.send_answer(frames, self._idle)
         else:
-            self._busy = False
-            self._next()
+            self._idle()
 
-    async def _send(self, connection: Connection, frames: Iterator[pb.SiteFrame]) -> None:
-        await connection.send_uncancelled(frames)
+    def _idle(self) -> None:
         self._busy = False
         self._next()

@@ -141,8 +141,8 @@ class BCESteps(PosteriorCells):
 
     def can_have(self, globals_: State, iteration: int) -> bool:
         """No start learns alpha before the shortest hold is over: the shares for it are not asked for."""
-        learning, most = globals_["learning"], max(iteration - self._shortest_hold, 0) * self.learn_alpha
-        return bool(((learning >= 0) & (learning <= most) & (learning == np.rint(learning))).all())
+        most = max(iteration - self._shortest_hold, 0) * self.learn_alpha
+        return all(0 <= learning <= most and learning.is_integer() for learning in globals_["learning"].tolist())
 
     def start_objects(self, opening: Opening, globals_: State, before: State | None) -> State:
         if "gamma" in opening.given:

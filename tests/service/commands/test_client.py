@@ -410,19 +410,27 @@ class SlowCall:
         self.written.append(frame.goodbye.reason)
 
 
+async def _answered(stream: Connection, frames: list[site_pb2.SiteFrame], sent: asyncio.Event) -> None:
+    stream.send_answer(frames, sent.set)
+    await sent.wait()
+
+
 def test_a_job_that_ends_while_its_answer_is_on_its_way_does_not_end_the_stream() -> None:
     async def play() -> SlowCall:
         call = SlowCall()
         stream = Connection(call, "hub:1")
         frames = [site_pb2.SiteFrame(goodbye=site_pb2.Goodbye(reason=word)) for word in ("first", "second", "third")]
-        job = asyncio.create_task(stream.send_uncancelled(frames[:2]))
+        sent = asyncio.Event()
+        job = asyncio.create_task(_answered(stream, frames[:2], sent))
         await call.began.wait()
         job.cancel()
         with pytest.raises(asyncio.CancelledError):
             await job
         other = asyncio.create_task(stream.send(frames[2:]))
+        assert not sent.is_set()
         call.goes_on.set()
         await other
+        assert sent.is_set()
         return call
 
     call = asyncio.run(play())

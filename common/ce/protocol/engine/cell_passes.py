@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ce.cancellation import check_cancelled
 from ce.kernels import backend
-from ce.kernels.cells import ColumnCells, TileCells, tiles
+from ce.kernels.cells import CellSums, ColumnCells, TileCells, tiles
 from ce.labels import Column, LabelTable, equal_rows
 from ce.protocol.topology.site_view import Block, Categories, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows
@@ -148,18 +148,21 @@ class CellPasses:
         sums: Mapping[int, Words],
     ) -> tuple[Words, Words]:
         """One-phase models: object sums (starts, k, entries) and the cells' share of the bound (starts,)."""
+
+        def work(tile: Tile) -> CellSums:
+            part = np.ascontiguousarray(message[:, :, tile.objects], dtype=np.float64)
+            return model.cells(part, [tables[c] for c in tile.columns], tile.cells, scales)
+
+        if len(segment.tiles) == 1:  # nothing to put together
+            [(tile, found)] = self._over(segment.tiles, work)
+            _add(sums, tile, found.columns)
+            return found.objects, found.bound
         objects = np.empty(message.shape, dtype=np.int64)
         bound = np.zeros(message.shape[0], dtype=np.int64)
-
-        def work(tile: Tile) -> tuple[list[Words], Words]:
-            part = np.ascontiguousarray(message[:, :, tile.objects], dtype=np.float64)
-            result = model.cells(part, [tables[c] for c in tile.columns], tile.cells, scales)
-            objects[:, :, tile.objects] = result.objects
-            return result.columns, result.bound
-
-        for tile, (columns, share) in self._over(segment.tiles, work):
-            bound += share
-            _add(sums, tile, columns)
+        for tile, found in self._over(segment.tiles, work):
+            objects[:, :, tile.objects] = found.objects
+            bound += found.bound
+            _add(sums, tile, found.columns)
         return objects, bound
 
     def first_pass(
@@ -198,7 +201,8 @@ class CellPasses:
 
     def _over(self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]) -> Iterator[tuple[Tile, Result]]:
         """Tile by tile, in order. A pool's threads end the tiles that they have begun when the work is cancelled."""
-        results = map(work, tiles_) if self.pool is None else self.pool.map(work, tiles_)
+        pool = self.pool if len(tiles_) > 1 else None
+        results = map(work, tiles_) if pool is None else pool.map(work, tiles_)
         for done in zip(tiles_, results, strict=True):
             check_cancelled()
             yield done

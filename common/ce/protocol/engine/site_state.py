@@ -194,6 +194,8 @@ class SiteState:
         return self.one_pass(self._private, self.objects.message), self.one_pass(self._shared, self._message)
 
     def one_pass(self, segment: Segment, message: SentMessage) -> tuple[Words, Words]:
+        if not segment.tiles:
+            return np.zeros(message.shape, dtype=np.int64), np.zeros(len(message), dtype=np.int64)
         beta, sums = self.columns.beta, self.columns.sums
         return self._passes.pass_once(self.model, self.scales, segment, message, beta, sums)
 
