@@ -18,7 +18,7 @@ from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array, Task
 from ce.transport.array_chunks import Collector
 from ce.transport.enrolment_codec import exclusion_messages
-from ce.transport.frames import LARGEST_MESSAGE, TaskReader, answer_frames
+from ce.transport.frames import LARGEST_MESSAGE, AskedReader, TaskReader, answer_frames
 from ce_client.attempt.admission import Admission, TooFewLabels
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.attempt.refusal import refusal_frame, uniform_refusal_frame
@@ -49,6 +49,7 @@ class SiteAttempt:
         self._rounds: SiteRounds | SealedRounds | None = None
         self._reader: tuple[pb.Letters | pb.Alignment, Collector] | None = None  # of what is not complete yet
         self._task_reader: TaskReader | None = None
+        self._asked = AskedReader()
 
     @property
     def job(self) -> str:
@@ -152,7 +153,7 @@ class SiteAttempt:
                 return self._admit(self._admission) if self._admission and self.waits_for_consent else iter(())
             case "task":
                 largest = self._site_files.settings.largest_message
-                self._task_reader = TaskReader(message, self.attempt.job_digest, largest)
+                self._task_reader = TaskReader(message, self.attempt.job_digest, largest, self._asked)
                 return self._read_task(self._task_reader, message.chunks)
             case "more" if self._reader is not None:
                 return self._read(*self._reader, message.chunks)

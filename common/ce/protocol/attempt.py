@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ce.privacy.derivation import joined, number
 
@@ -20,7 +21,7 @@ class Attempt:
     epoch: int
     roster: tuple[str, ...]  # in order of name
 
-    @property
+    @cached_property
     def job_digest(self) -> bytes:
         return hashlib.sha256(self.definition).digest()
 

@@ -114,20 +114,35 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
     yield from in_frames(answer.arrays, answer.fraction_bits, (first, first.answer.chunks), following)
 
 
-def task_header(message: pb.Task, arrays: Mapping[str, Array] | None = None) -> Task:
+class AskedReader:
+    """Reads which arrays tasks ask for. Those of most rounds are those of the round before, and are read once."""
+
+    def __init__(self) -> None:
+        self._message = pb.Task()  # the last one
+        self._asked: dict[str, ArraySpec] = {}
+
+    def read(self, message: pb.Task) -> dict[str, ArraySpec]:
+        """By name. Nobody changes it."""
+        if message.asked != self._message.asked:
+            asked = dict(_read_asked(array) for array in message.asked)
+            if len(asked) < len(message.asked):
+                raise MessageError("asked: two arrays have the same name")
+            self._message, self._asked = pb.Task(asked=message.asked), asked
+        return self._asked
+
+
+def task_header(message: pb.Task, asked: AskedReader | None = None, arrays: Mapping[str, Array] | None = None) -> Task:
     """A task without its arrays; or with these, which are still being received."""
     starts, retry = _starts(message.starts, "starts"), _starts(message.retry, "retry")
     stop = _starts(message.stop, "stop")
-    if not set(retry) <= set(starts):
+    if retry and not set(retry) <= set(starts):
         raise MessageError("retry: names a start that does not take part")
     if message.checkpoint and message.resume:
         raise MessageError("resume: a task cannot both resume and ask for a checkpoint")
     where = (message.round, _step(message.step), message.stage, message.iteration)
-    asked = dict(_read_asked(array) for array in message.asked)
-    if len(asked) < len(message.asked):
-        raise MessageError("asked: two arrays have the same name")
-    checkpoint, resume = message.checkpoint, message.resume
-    return Task(*where, starts, retry, {} if arrays is None else arrays, checkpoint, resume, stop, asked)
+    received = {} if arrays is None else arrays
+    expected = (asked or AskedReader()).read(message)
+    return Task(*where, starts, retry, received, message.checkpoint, message.resume, stop, expected)
 
 
 def _asked(name: str, spec: ArraySpec) -> pb.AskedArray:
@@ -164,12 +179,15 @@ def answer_header(message: pb.Answer) -> Answer:
 class TaskReader:
     """Puts one task together out of its frames."""
 
-    def __init__(self, message: pb.Task, job_digest: bytes, largest_bytes: int) -> None:
+    def __init__(
+        self, message: pb.Task, job_digest: bytes, largest_bytes: int, asked: AskedReader | None = None
+    ) -> None:
+        """`asked` is that of all tasks of the job."""
         self.digest = message.digest
         self._epoch = message.epoch
         self._job_digest = job_digest
         self._collector = Collector(largest_bytes, LARGEST_MESSAGE)
-        self._task = task_header(message, self._collector.received)
+        self._task = task_header(message, asked, self._collector.received)
 
     def feed(self, chunks: arrays_pb2.ArrayChunks) -> Task | None:
         """The task, once it is complete and is what its digest says."""
