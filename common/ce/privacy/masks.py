@@ -13,7 +13,7 @@ stream. A `Masks` object, which exists as long as the ephemeral keys, also check
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,8 @@ Words = NDArray[np.int64] | NDArray[np.int32]
 #: Streams, and what each does to words: np.add or np.subtract.
 _Steps = Sequence[tuple["Keystream", Callable[..., Words]]]
 
+#: The types of words as masks see them, by their bytes.
+_WORDS: dict[int, np.dtype[Any]] = {8: np.dtype("<i8"), 4: np.dtype("<i4")}
 #: Bytes of keystream made at a time: two such blocks fit in the cache of one core.
 BLOCK = 2**17
 #: A buffer for a keystream is so much larger than what is written to it.
@@ -119,15 +121,19 @@ def unmask(totals: Sequence[Words], set_key: bytes, context: bytes) -> list[Word
 def _with_streams(arrays: Sequence[Words], steps: _Steps) -> list[Words]:
     """The arrays, one after another, with streams that run through them, modulo 2 to the power of their words' bits."""
     found: list[Words] = []
-    for kind, alike in groupby(arrays, key=lambda words: words.dtype.newbyteorder("<")):
+    for kind, alike in groupby(arrays, key=_kind):
         found += _with_streams_of_one_width(list(alike), kind, steps)
     return found
 
 
+def _kind(words: Words) -> np.dtype[Any]:
+    return _WORDS[words.dtype.itemsize]
+
+
 def _with_streams_of_one_width(arrays: Sequence[Words], kind: np.dtype[Any], steps: _Steps) -> list[Words]:
     """Block by block: all streams of a block while the block is in the cache."""
-    sources: list[Any] = [np.ascontiguousarray(words, dtype=kind).reshape(-1) for words in arrays]
-    ends = np.cumsum([len(source) for source in sources]).tolist()
+    sources: list[Any] = [words.astype(kind, copy=False).reshape(-1) for words in arrays]
+    ends = list(accumulate(map(len, sources)))
     size, width = ends[-1], BLOCK // kind.itemsize
     result: Any = np.empty(size, dtype=kind)
     room = bytearray(min(BLOCK, result.nbytes) + AES_BLOCK)
@@ -137,6 +143,8 @@ def _with_streams_of_one_width(arrays: Sequence[Words], kind: np.dtype[Any], ste
         check_cancelled()
         end = min(begin + width, size)
         pieces, part = [], result[begin:end]
+        if part.nbytes == result.nbytes:
+            begin, pieces = end, sources
         while begin < end:
             take = min(end - begin, len(sources[which]) - at)
             pieces.append(sources[which][at : at + take])
@@ -144,8 +152,9 @@ def _with_streams_of_one_width(arrays: Sequence[Words], kind: np.dtype[Any], ste
             if at == len(sources[which]):
                 which, at = which + 1, 0
         given = pieces[0] if len(pieces) == 1 and steps else np.concatenate(pieces, out=part)
+        drawn = keystream[: len(part)]
         for stream, combine in steps:
             stream.into(room, part.nbytes)
-            given = combine(given, keystream[: len(part)], out=part)
+            given = combine(given, drawn, out=part)
     begins = [0, *ends[:-1]]
     return [result[a:b].reshape(words.shape) for words, a, b in zip(arrays, begins, ends, strict=True)]

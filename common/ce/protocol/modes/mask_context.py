@@ -75,6 +75,7 @@ def _as_words(array: Array) -> SentWords:
 
 #: Shape, fraction bits, bits of a word.
 _Spec = tuple[tuple[int, ...], int, int]
+_TAG: _Spec = ((MAC_WORDS,), 0, 64)
 
 
 def _spec(words: SentWords, fraction_bits: int) -> _Spec:
@@ -119,6 +120,9 @@ class MaskBinding:
         # The arrays of most rounds are those of the round before.
         self._asked: Mapping[ArrayName, _Spec] = {}
         self._made: list[_Part] = []
+        # Other contributors by what their masks are bound to, mostly the same for all: the scopes in common, and the
+        # parts that they contribute to, by position.
+        self._peers: dict[tuple[tuple[Scope, ...], tuple[int, ...]], list[str]] = {}
         #: Keys that the contributors of a total share, by contributors; none in "masked".
         self.set_keys: dict[tuple[str, ...], bytes] = {}
 
@@ -142,13 +146,13 @@ class MaskBinding:
     def mask(self, answer: Answer, digest: ViewDigest) -> Answer:
         """The same answer, its words masked; where the contributors of totals share keys, with a tag of each scope."""
         words = {ArrayName(text): _as_words(own) for text, own in answer.arrays.items()}
-        bits = {ArrayName(text): answer.fraction_bits[text] for text in answer.arrays}
-        order = list(words)
+        bits: dict[str, int] = {name: answer.fraction_bits[name] for name in words}
+        asked = {name: _spec(own, bits[name]) for name, own in words.items()}
         if self.set_keys:
-            order += dict.fromkeys(name.mac for name in words)
-            bits |= {name: 0 for name in order if name.is_mac}
-        tags: _Spec = ((MAC_WORDS,), 0, 64)
-        parts = self._parts({name: tags if name.is_mac else _spec(words[name], bits[name]) for name in order})
+            tags = [name.mac for name in words]
+            bits.update(dict.fromkeys(tags, 0))
+            asked.update(dict.fromkeys(tags, _TAG))
+        parts = self._parts(asked)
         pairs = self._pair_contexts(parts, answer.round, digest)
         streams = {}
         for part in parts if self.set_keys else ():
@@ -166,7 +170,7 @@ class MaskBinding:
             for part, arrays in zip(parts, masked, strict=True)
             for n, own in zip(part.names, arrays, strict=True)
         }
-        return replace(answer, arrays={name: named[name] for name in order}, fraction_bits=dict(bits.items()))
+        return replace(answer, arrays={name: named[name] for name in asked}, fraction_bits=bits)
 
     def unmask(
         self, totals: Mapping[str, SentWords], bits: Mapping[str, int], round_: int, digest: ViewDigest
@@ -195,19 +199,10 @@ class MaskBinding:
 
     def _pair_contexts(self, parts: list[_Part], round_: int, digest: ViewDigest) -> dict[str, bytes]:
         """By other contributor: what this site and that one agree on, about the arrays that both contribute to."""
-        theirs: dict[str, list[int]] = {}
-        for at, part in enumerate(parts):
-            for peer in part.contributors:
-                if peer != self._site:
-                    theirs.setdefault(peer, []).append(at)
-        known: dict[tuple[object, ...], bytes] = {}  # mostly the same for all
-        found = {}
-        for peer, own in theirs.items():
-            key = (self._common[peer], *own)
-            if key not in known:
-                arrays = (parts[at].described for at in own)
-                known[key] = mask_context(self._attempt, round_, digest(self._common[peer]), *arrays)
-            found[peer] = known[key]
+        found: dict[str, bytes] = {}
+        for (common, theirs), peers in self._peers.items():
+            arrays = (parts[at].described for at in theirs)
+            found |= dict.fromkeys(peers, mask_context(self._attempt, round_, digest(common), *arrays))
         return found
 
     def _set_context(self, part: _Part, round_: int, digest: ViewDigest) -> bytes:
@@ -224,8 +219,20 @@ class MaskBinding:
                 _Part(contributors, tuple(names), b"".join(self._describe(n, *asked[n]) for n in names))
                 for contributors, names in sorted(by_contributors.items())
             ]
+            self._peers = self._peers_of(self._made)
             self._asked = asked
         return self._made
+
+    def _peers_of(self, parts: list[_Part]) -> dict[tuple[tuple[Scope, ...], tuple[int, ...]], list[str]]:
+        theirs: dict[str, list[int]] = {}
+        for at, part in enumerate(parts):
+            for peer in part.contributors:
+                if peer != self._site:
+                    theirs.setdefault(peer, []).append(at)
+        found: dict[tuple[tuple[Scope, ...], tuple[int, ...]], list[str]] = {}
+        for peer, own in theirs.items():
+            found.setdefault((self._common[peer], tuple(own)), []).append(peer)
+        return found
 
     def _describe(self, name: ArrayName, shape: tuple[int, ...], bits: int, word_bits: int) -> bytes:
         return described(self._identity(name), name, shape, bits, word_bits)
