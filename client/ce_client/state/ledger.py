@@ -204,11 +204,12 @@ class Ledger:
         notes: Sequence[str] = (),
     ) -> bytes:
         """The same as `record`, for arrays that `described` fits."""
-        of_arrays, of_job, of_notes = described.text(arrays), canonical_text(job), canonical_text(notes)
+        of_arrays, of_job = described.text(arrays), canonical_text(job)
+        of_notes = canonical_text(notes) if notes else "[]"
 
         def body(number: int, time_s: float) -> bytes:
             line = f'{{"arrays":{of_arrays},"epoch":{epoch},"job":{of_job},"kind":"contribution","n":{number},'
-            return f'{line}"notes":{of_notes},"round":{round},"time_s":{canonical_text(time_s)}}}'.encode()
+            return f'{line}"notes":{of_notes},"round":{round},"time_s":{time_s!r}}}'.encode()
 
         return self._append_body(body)
 

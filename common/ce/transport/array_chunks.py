@@ -39,8 +39,7 @@ _TYPES: dict[int, np.dtype[Any]] = {
     pb.ELEMENT_TYPE_INT32: np.dtype("<i4"),
     pb.ELEMENT_TYPE_FLOAT32: np.dtype("<f4"),
 }
-#: By kind and size.
-_NUMBERS = {dtype.str[1:]: number for number, dtype in _TYPES.items()}
+_NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 
 
 def to_chunks(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | None = None) -> Iterator[pb.ArrayChunks]:
@@ -63,9 +62,9 @@ def in_frames(
     message that is made part of another one is copied."""
     (frame, chunks), room = first, CHUNK
     for name, array in arrays.items():
-        kind = _NUMBERS[array.dtype.str[1:]]
-        bits = fraction_bits.get(name, 0)
-        elements = array.astype(_TYPES[kind], copy=False)
+        dtype = array.dtype if array.dtype in _NUMBERS else array.dtype.newbyteorder("<")
+        kind, bits = _NUMBERS[dtype], fraction_bits.get(name, 0)
+        elements = array.astype(dtype, copy=False)
         # Arrays of a few numbers, or of none, take room too: a site may be in very many small blocks.
         around = len(name) + _AROUND
         if room <= 0:

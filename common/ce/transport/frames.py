@@ -105,10 +105,10 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
     if answer.next_step is not None:
         header.next_step.step = _STEPS[answer.next_step.step]
         header.next_step.stage = answer.next_step.stage
-    first, more = pb.SiteFrame(answer=header), pb.More(job=job, epoch=epoch)
+    first = pb.SiteFrame(answer=header)
 
     def following() -> tuple[pb.SiteFrame, arrays_pb2.ArrayChunks]:
-        frame = pb.SiteFrame(more=more)
+        frame = pb.SiteFrame(more=pb.More(job=job, epoch=epoch))
         return frame, frame.more.chunks
 
     yield from in_frames(answer.arrays, answer.fraction_bits, (first, first.answer.chunks), following)

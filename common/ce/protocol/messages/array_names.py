@@ -107,12 +107,7 @@ class ArrayName(str):
     @property
     def mac(self) -> ArrayName:
         """The array with the tag of this one and of all others of the same scope and contributors."""
-        parsed = _parsed(self)
-        if parsed.kind in _RELAYED:
-            raise MessageError("arrays: what is passed on has no tag")
-        return ArrayName(
-            f"{parsed.scope}/{_MAC}" if parsed.column is None else f"{parsed.scope}/{_MAC}/{parsed.column}"
-        )
+        return _mac_of(self)
 
     @property
     def kind(self) -> Kind:
@@ -234,6 +229,14 @@ COLUMNS = Scope("columns")
 def rows_array(block: int) -> str:
     """The array of an alignment with the positions of a block's objects."""
     return f"rows/{block}"
+
+
+@lru_cache(65_536)
+def _mac_of(name: ArrayName) -> ArrayName:
+    parsed = _parsed(name)
+    if parsed.kind in _RELAYED:
+        raise MessageError("arrays: what is passed on has no tag")
+    return ArrayName(f"{parsed.scope}/{_MAC}" if parsed.column is None else f"{parsed.scope}/{_MAC}/{parsed.column}")
 
 
 @lru_cache(65_536)

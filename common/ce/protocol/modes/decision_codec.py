@@ -16,6 +16,7 @@ for those that do not run: the length does not tell the coordinator, which passe
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -32,7 +33,8 @@ _BOUND = "bound"
 
 def encoded_size(like: Mapping[str, Reals], starts: int) -> int:
     """Bytes of an encoded decision with globals like these, of so many starts."""
-    return len(_encode(bytes(starts), _shapes(like, starts), {}))
+    shapes = _shapes(like, starts)
+    return starts + sum(len(_header(name, shape)) + 8 * math.prod(shape) for name, shape in shapes.items())
 
 
 def encode_decision(decisions: StartDecisions, running: Sequence[int], starts: int) -> bytes:
@@ -44,32 +46,31 @@ def encode_decision(decisions: StartDecisions, running: Sequence[int], starts: i
             status[start] = CONVERGED if decisions.converged[position] else STOPPED
             if decisions.dropped[position]:
                 status[start] = DROPPED
-    arrays = {_BOUND: decisions.bound, **decisions.globals}
-    whole = {}
-    for name, values in arrays.items():
-        whole[name] = np.zeros((starts, *values.shape[1:]))
-        whole[name][list(running)] = values
-    return _encode(bytes(status), {name: array.shape for name, array in whole.items()}, whole)
+    parts = [bytes(status)]
+    for name, values in sorted({_BOUND: decisions.bound, **decisions.globals}.items()):
+        whole = np.zeros((starts, *values.shape[1:]), dtype="<f8")
+        whole[list(running)] = values
+        parts += [_header(name, whole.shape), whole.tobytes()]
+    return b"".join(parts)
 
 
 def decode_decision(content: bytes, running: Sequence[int], starts: int, like: State) -> StartDecisions:
     """The decisions again; `like` are globals of the same names and shapes. MessageError when it is not one of them."""
-    expected = _shapes(like, starts)
-    if len(content) != len(_encode(bytes(starts), expected, {})):
+    if len(content) != encoded_size(like, starts):
         raise MessageError("decision: expected another number of bytes for the globals of this model")
-    status, arrays = np.frombuffer(content[:starts], np.uint8), {}
+    status, runs, arrays = np.frombuffer(content[:starts], np.uint8), list(running), {}
     at = starts
-    for name, shape in sorted(expected.items()):
+    for name, shape in sorted(_shapes(like, starts).items()):
         header = _header(name, shape)
         if content[at : at + len(header)] != header:
             raise MessageError("decision: expected other names or shapes of globals")
         at += len(header)
-        count = int(np.prod(shape))
+        count = math.prod(shape)
         values = np.frombuffer(content, "<f8", count, at).reshape(shape)
-        arrays[name] = np.ascontiguousarray(values[list(running)], dtype=np.float64)
+        arrays[name] = np.ascontiguousarray(values[runs], dtype=np.float64)
         at += 8 * count
-    mine, others = status[list(running)], np.delete(status, list(running))
-    if ((mine < GOES_ON) | (mine > DROPPED)).any() or others.any():
+    mine = status[runs]
+    if ((mine < GOES_ON) | (mine > DROPPED)).any() or np.count_nonzero(status) != len(mine):
         raise MessageError("decision: expected one for each start that runs, and for no other")
     bound = arrays.pop(_BOUND)
     return StartDecisions(bound, arrays, mine == GOES_BACK, mine == CONVERGED, mine == STOPPED, mine == DROPPED)
@@ -77,15 +78,6 @@ def decode_decision(content: bytes, running: Sequence[int], starts: int, like: S
 
 def _shapes(like: Mapping[str, Reals], starts: int) -> dict[str, tuple[int, ...]]:
     return {_BOUND: (starts,), **{name: (starts, *values.shape[1:]) for name, values in like.items()}}
-
-
-def _encode(status: bytes, shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Reals]) -> bytes:
-    parts = [status]
-    for name, shape in sorted(shapes.items()):
-        array = arrays.get(name)
-        elements = bytes(8 * int(np.prod(shape))) if array is None else array.astype("<f8").tobytes()
-        parts += [_header(name, shape), elements]
-    return b"".join(parts)
 
 
 def _header(name: str, shape: tuple[int, ...]) -> bytes:
