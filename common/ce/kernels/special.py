@@ -16,6 +16,8 @@ from ce.ring import Reals, Scale, Words, encode, weighted_total
 
 #: Numbers of one array that numpy works on at a time.
 _STRETCH = 2**13
+#: For a compiled kernel: entries without weights.
+_ONE_EACH = np.zeros(0, dtype=np.int64)
 
 
 def digamma(x: Reals) -> Reals:
@@ -121,7 +123,7 @@ def encoded_total(values: Reals, scale: Scale, name: str, weights: Words | None)
         return weighted_total(encode(values, scale, name), weights)
     total = np.zeros(values.shape[:-1], dtype=np.int64)
     rows = backend.plain(values).reshape(-1, values.shape[-1])
-    counts = np.zeros(0, dtype=np.int64) if weights is None else weights
+    counts = _ONE_EACH if weights is None else weights
     if not kernels.encoded_total(rows, counts, scale.unit, scale.limit, total.reshape(-1)):
         encode(values, scale, name)  # raises the error
     return total

@@ -173,11 +173,15 @@ class Collector:
             if name in self.received:
                 raise MessageError("parts: two arrays have the same name")
             # An entry in a dictionary costs something too, also for an array without elements.
-            self._left -= math.prod(chunk.shape) * chunk.words.dtype.itemsize + 64
+            size = math.prod(chunk.shape)
+            self._left -= size * chunk.words.dtype.itemsize + 64
             if self._left < 0:
                 raise MessageError(f"parts: the message is larger than allowed{self._key}")
-            self.received[name] = np.empty(chunk.shape, dtype=chunk.words.dtype)
             self.fraction_bits[name] = chunk.fraction_bits
+            if len(chunk.words) == size and chunk.begin == 0:
+                self.received[name] = chunk.words.reshape(chunk.shape).copy()
+                return
+            self.received[name] = np.empty(chunk.shape, dtype=chunk.words.dtype)
             self._filled = 0
         array: Any = self.received[name] if self._open in (None, name) else None
         if array is None or chunk.begin != self._filled:

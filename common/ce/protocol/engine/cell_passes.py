@@ -154,7 +154,9 @@ class CellPasses:
             return model.cells(part, [tables[c] for c in tile.columns], tile.cells, scales)
 
         if len(segment.tiles) == 1:  # nothing to put together
-            [(tile, found)] = self._over(segment.tiles, work)
+            [tile] = segment.tiles
+            found = work(tile)
+            check_cancelled()
             _add(sums, tile, found.columns)
             return found.objects, found.bound
         objects = np.empty(message.shape, dtype=np.int64)
@@ -201,8 +203,7 @@ class CellPasses:
 
     def _over(self, tiles_: Sequence[Tile], work: Callable[[Tile], Result]) -> Iterator[tuple[Tile, Result]]:
         """Tile by tile, in order. A pool's threads end the tiles that they have begun when the work is cancelled."""
-        pool = self.pool if len(tiles_) > 1 else None
-        results = map(work, tiles_) if pool is None else pool.map(work, tiles_)
+        results = map(work, tiles_) if self.pool is None else self.pool.map(work, tiles_)
         for done in zip(tiles_, results, strict=True):
             check_cancelled()
             yield done

@@ -187,7 +187,8 @@ class ObjectState:
             return new
 
         if len(self._stretches) == 1:
-            [new] = self._each(self._stretches, work)
+            new = work(self._stretches[0])
+            check_cancelled()
             self.state = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in new.items()}
             self._stepped = False
         else:
