@@ -21,8 +21,9 @@ from ce.protocol.topology.enrolment import Enrolment
 from ce_client.attempt.setup import OfferedJob
 from ce_client.daemon.site_files import SiteFiles
 from ce_client.state.attempt_history import AttemptHistory
+from ce_client.state.contributed_arrays import ContributedArrays
 from ce_client.state.disclosures import Budget, Disclosure, Disclosures
-from ce_client.state.ledger import PURPOSE, ContributedArrays, Ledger
+from ce_client.state.ledger import PURPOSE, Ledger
 from ce_client.state.randomisations import AccountedEpsilon, Draw, Randomisations, draws_of
 from ce_client.state.releases.job_records import JobRecords, SealedJob
 from ce_client.state.releases.store import Releases

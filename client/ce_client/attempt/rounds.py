@@ -32,7 +32,7 @@ from ce_client.attempt.answered_rounds import AnsweredRounds
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.config import ClientSettings
 from ce_client.daemon.site_files import SiteFiles
-from ce_client.state.ledger import ContributedArrays
+from ce_client.state.contributed_arrays import ContributedArrays
 from ce_client.state.results import Results
 
 log = logging.getLogger("ce_client")

@@ -25,7 +25,7 @@ from ce_client.attempt.answered_rounds import AnsweredRounds
 from ce_client.attempt.recorder import AttemptRecorder
 from ce_client.attempt.rounds import participation_of, report_of, results_of, rows_of
 from ce_client.daemon.site_files import SiteFiles
-from ce_client.state.ledger import ContributedArrays
+from ce_client.state.contributed_arrays import ContributedArrays
 
 #: How the ledger names arrays that only other sites can read, and those that go to the dealer.
 _MODES = {"box": "encrypted", "members": "encrypted", "dealer": "dealer"}

@@ -52,13 +52,15 @@ class Connection:
         cancelled.
         """
 
-        def done(task: asyncio.Task[None]) -> None:
-            self._answers.discard(task)
-            sent()
+        async def send() -> None:
+            try:
+                await self.send(frames)
+            finally:
+                self._answers.discard(task)
+                sent()
 
-        task = asyncio.get_running_loop().create_task(self.send(frames))
+        task = asyncio.get_running_loop().create_task(send())
         self._answers.add(task)
-        task.add_done_callback(done)
 
     async def receive(self) -> tuple[str, Any] | None:
         """The coordinator's next frame: kind and message. None when the coordinator ends the stream.

@@ -27,13 +27,13 @@ from cryptography import x509
 from ce.errors import CeError, ConfigError, InputError, JobFailed
 from ce.identity.certificates import identity_of
 from ce.identity.certificates import verify as verify_signature
-from ce.protocol.messages.task import Array, array_hash
+from ce.protocol.messages.task import Array
 from ce.service.atomic_files import make_directory
+from ce_client.state.contributed_arrays import Body, ContributedArrays
 from ce_client.state.hash_chain import (
     NO_LINES,
     BrokenLine,
     canonical,
-    canonical_text,
     chained,
     check_line,
     raw_lines,
@@ -65,42 +65,8 @@ _KEYS = {
     "end": _ALWAYS | {"job", "epoch", "state", "signature"},
     "torn": _ALWAYS | {"bytes"},
 }
-#: Types of words, of encrypted bytes and of reals. `dtype.name` takes longer than the hash of a small array.
-_TYPE_NAMES = {"i8": "int64", "u1": "uint8", "f8": "float64", "i4": "int32", "f4": "float32"}
 #: Bytes per read, from the end, when the last two lines are searched.
 _READ_BYTES = 1 << 16
-
-
-class ContributedArrays:
-    """What a line says of the arrays of a contribution: everything but their hashes is the same in most rounds.
-
-    `mode` is that of all arrays or of each, `contributors` are the sites whose parts are in each array's total.
-    """
-
-    def __init__(
-        self, arrays: Mapping[str, Array], mode: str | Mapping[str, str], contributors: Mapping[str, tuple[str, ...]]
-    ) -> None:
-        self._kinds = _kinds(arrays)
-        self._around_hashes: list[tuple[str, str, str]] = []  # name, the text before its hash, the text after it
-        for name, array in sorted(arrays.items()):
-            of_array = mode if isinstance(mode, str) else mode[name]
-            sites, shape = canonical_text(contributors[name]), canonical_text(array.shape)
-            before = f'{canonical_text(name)}:{{"blake3":"'
-            after = f'","contributors":{sites},"mode":{canonical_text(of_array)},"shape":{shape},'
-            after += f'"type":{canonical_text(_TYPE_NAMES[array.dtype.str[1:]])}}}'
-            self._around_hashes.append((name, before, after))
-
-    def fits(self, arrays: Mapping[str, Array]) -> bool:
-        """Whether these arrays have the names, shapes and types of those that this was made from."""
-        return _kinds(arrays) == self._kinds
-
-    def text(self, arrays: Mapping[str, Array]) -> str:
-        """Canonical JSON: by name, all that is said of an array, and its hash."""
-        return "{" + ",".join(b + array_hash(arrays[name]).hex() + a for name, b, a in self._around_hashes) + "}"
-
-
-def _kinds(arrays: Mapping[str, Array]) -> list[tuple[object, ...]]:
-    return [(name, array.shape, array.dtype) for name, array in arrays.items()]
 
 
 class Ledger:
@@ -192,26 +158,14 @@ class Ledger:
         `arrays` are the words that are sent, `mode` the mode of all arrays or of each, `contributors` the sites whose
         parts are in each array's total.
         """
-        return self.contribution(job, epoch, round, ContributedArrays(arrays, mode, contributors), arrays, notes)
+        described = ContributedArrays(arrays, mode, contributors)
+        return self._append_body(described.line(job, epoch, round, arrays, notes))
 
     def contribution(
-        self,
-        job: str,
-        epoch: int,
-        round: int,
-        described: ContributedArrays,
-        arrays: Mapping[str, Array],
-        notes: Sequence[str] = (),
+        self, job: str, epoch: int, round: int, described: ContributedArrays, arrays: Mapping[str, Array]
     ) -> bytes:
         """The same as `record`, for arrays that `described` fits."""
-        of_arrays, of_job = described.text(arrays), canonical_text(job)
-        of_notes = canonical_text(notes) if notes else "[]"
-
-        def body(number: int, time_s: float) -> bytes:
-            line = f'{{"arrays":{of_arrays},"epoch":{epoch},"job":{of_job},"kind":"contribution","n":{number},'
-            return f'{line}"notes":{of_notes},"round":{round},"time_s":{time_s!r}}}'.encode()
-
-        return self._append_body(body)
+        return self._append_body(described.line(job, epoch, round, arrays))
 
     def disclosure(self, job: str, definition: str, mode: str, objects: int, sha256: str) -> bytes:
         """Record that totals of objects that several sites hold are about to be opened.
@@ -311,7 +265,7 @@ class Ledger:
 
         return self._append_body(body, sync=sync or sign is not None)
 
-    def _append_body(self, body_of: Callable[[int, float], bytes], *, sync: bool = False) -> bytes:
+    def _append_body(self, body_of: Body, *, sync: bool = False) -> bytes:
         """Append the line that has this body, given its number and the time. Returns the new head."""
         with self._lock:
             if self._descriptor < 0:

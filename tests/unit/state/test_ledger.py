@@ -30,6 +30,7 @@ from ce.identity.keys import PrivateKey, make_key
 from ce.identity.names import Identity
 from ce.protocol.messages.task import array_hash
 from ce_client.cli.ledger import WORD_BYTES
+from ce_client.state.contributed_arrays import ContributedArrays
 from ce_client.state.hash_chain import canonical, chained, split, with_hash
 from ce_client.state.ledger import PURPOSE, Ledger, entries, verify
 
@@ -428,3 +429,34 @@ def test_the_width_of_what_left_is_in_the_ledger(tmp_path: Path) -> None:
     assert [own["type"] for own in sent] == [kind.__name__ for kind in kinds]
     assert [own["blake3"] for own in sent] == [blake3(np.arange(6, dtype=kind).tobytes()).hexdigest() for kind in kinds]
     assert [WORD_BYTES[own["type"]] for own in sent] == [8, 4, 8, 4, 1]
+
+
+names = st.text(st.characters(codec="utf-8"), max_size=12)
+
+
+@given(
+    arrays=st.dictionaries(names, st.integers(0, 5), max_size=4),
+    job=names,
+    sites=st.lists(names),
+    notes=st.lists(names),
+)
+def test_the_line_of_a_contribution_is_canonical(
+    arrays: dict[str, int], job: str, sites: list[str], notes: list[str]
+) -> None:
+    words = {name: np.arange(2 * n, dtype=np.int64).reshape(2, n) for name, n in arrays.items()}
+    described = ContributedArrays(words, "masked", dict.fromkeys(words, tuple(sites)))
+    line = {"kind": "contribution", "job": job, "epoch": 2, "round": 7, "notes": notes, "n": 3, "time_s": 1763.25}
+    line["arrays"] = {
+        name: {
+            "shape": [2, n],
+            "type": "int64",
+            "mode": "masked",
+            "contributors": sites,
+            "blake3": array_hash(words[name]).hex(),
+        }
+        for name, n in arrays.items()
+    }
+    assert described.line(job, 2, 7, words, notes)(3, 1763.25) == canonical(line)
+    assert described.fits({name: array + 1 for name, array in words.items()})
+    assert not described.fits({**words, "more": np.zeros(1, dtype=np.int64)})
+    assert not words or not described.fits({name: array[:1] for name, array in words.items()})
