@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from ce.errors import MessageError
 from ce.protocol.messages.steps import ArraySpec, Step
-from ce.protocol.messages.task import Answer, NextStep, Task, task_digest
+from ce.protocol.messages.task import RECENT_ASKED, Answer, NextStep, Task, task_digest
 from ce.ring import LARGEST_BITS
 from ce.transport.array_chunks import MOST_DIMENSIONS, Collector, checked_name, in_frames
 from ce_proto.v1 import arrays_pb2
@@ -79,8 +80,8 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         resume=task.resume,
         digest=digest,
         stop=task.stop,
-        asked=[_asked(name, task.asked[name]) for name in sorted(task.asked)],
     )
+    header.MergeFromString(_encoded_asked(tuple(task.asked.items())))
     first, more = pb.CoordinatorFrame(task=header), pb.More(job=job, epoch=epoch)
 
     def following() -> tuple[pb.CoordinatorFrame, arrays_pb2.ArrayChunks]:
@@ -130,9 +131,13 @@ def task_header(message: pb.Task) -> Task:
     return Task(*where, starts, retry, checkpoint=checkpoint, resume=resume, stop=stop, asked=asked)
 
 
-def _asked(name: str, spec: ArraySpec) -> pb.AskedArray:
-    word_bits = 0 if spec.word_bits == 64 else spec.word_bits
-    return pb.AskedArray(name=name, shape=spec.shape, fraction_bits=spec.fraction_bits, word_bits=word_bits)
+@lru_cache(RECENT_ASKED)
+def _encoded_asked(asked: tuple[tuple[str, ArraySpec], ...]) -> bytes:
+    """A task with nothing but the list of the arrays that it asks for."""
+    task = pb.Task()
+    for name, (shape, fraction_bits, word_bits) in sorted(asked):
+        task.asked.add(name=name, shape=shape, fraction_bits=fraction_bits, word_bits=word_bits % 64)
+    return task.SerializeToString()
 
 
 def _read_asked(message: pb.AskedArray) -> tuple[str, ArraySpec]:
@@ -205,7 +210,7 @@ def one_line(sentence: str, most: int = 1000) -> str:
 
 def _starts(numbers: Iterable[int], field: str) -> tuple[int, ...]:
     starts = tuple(numbers)
-    if any(a >= b for a, b in pairwise(starts)):
+    if len(starts) > 1 and any(a >= b for a, b in pairwise(starts)):
         raise MessageError(f"{field}: not in increasing order")
     return starts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from ce.errors import (
 )
 from ce.job import MODES_OF_TOTALS
 from ce.testing import FrameByFrame, make_sites, write_labels
-from ce.transport.frames import PROTOCOL
+from ce.transport.frames import PROTOCOL, Encoded
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.job_index import JobIndex
 from ce_coordinator.core.attempt import JobAttempt
@@ -327,14 +328,14 @@ def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
 ) -> None:
     table = sit()
     table.connect()
-    task = AttemptRounds.task
+    tasks = AttemptRounds.tasks
 
-    def broken(rounds: AttemptRounds, site: str) -> object:
+    def broken(rounds: AttemptRounds, sites: list[str]) -> object:
         if rounds.attempt.job == "unlucky":
             raise KeyError("secret")
-        return task(rounds, site)
+        return tasks(rounds, sites)
 
-    monkeypatch.setattr(AttemptRounds, "task", broken)
+    monkeypatch.setattr(AttemptRounds, "tasks", broken)
     for name in ("unlucky", "lucky"):
         table.submit(job(name).definition(), name)
     table.run()
@@ -377,13 +378,17 @@ def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit:
     table.connect()
     table.submit(job().definition())
     _, rounds = iterating(table)
-    one, other = rounds.task("west"), rounds.task("west")
-    assert not rounds._frames
-    assert next(one) is next(other)
-    assert len(rounds._frames) == 1
-    assert [*one, *other] == []
+    (_, one), (_, other) = rounds.tasks(["east", "west"])
+    assert not alive(Encoded)
+    assert [id(frame) for frame in one] == [id(frame) for frame in other]
+    assert len(alive(Encoded)) == 1
     del one, other
-    assert not rounds._frames
+    assert not alive(Encoded)
+
+
+def alive(kind: type) -> list[object]:
+    gc.collect()
+    return [found for found in gc.get_objects() if type(found) is kind]
 
 
 def hello_of(site: str, *lacks: pb.Feature) -> pb.Hello:
