@@ -94,11 +94,10 @@ class BCESteps(PosteriorCells):
         """How each start treats alpha, by the number of iterations in which it has learnt it."""
         learning = globals_["learning"]
         newton = learning > 0
-        joint = np.zeros_like(newton)
-        if self.schedule == "joint":
-            joint = learning > self._newton_iter
-            newton &= ~joint
-        return Phases(newton, joint)
+        if self.schedule != "joint":
+            return Phases(newton, np.zeros(newton.shape, dtype=bool))
+        joint = learning > self._newton_iter
+        return Phases(newton & ~joint, joint)
 
     @property
     def _shortest_hold(self) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, get_args
+from typing import get_args
 
 from ce.declarations.registry import find_model
 from ce.job import MODELS, PRIVACY
@@ -25,6 +26,8 @@ PREFIX = "ce_coordinator"
 #: What a job does in each state, unless the coordinator computes or works on a checkpoint.
 PHASES: dict[JobState, str] = {"enrolling": "enrolling", "aligning": "aligning", "running": "waiting"}
 COMPUTING = "computing"
+#: Instructions for a thread.
+_WORK = (Compute, SaveCheckpoint, LoadCheckpoint)
 
 
 def job_kinds() -> list[tuple[str, str]]:
@@ -33,7 +36,8 @@ def job_kinds() -> list[tuple[str, str]]:
     return [(model, privacy) for model, privacy in pairs if find_model(model).sealed == (privacy == "sealed")]
 
 
-class _Job(NamedTuple):
+@dataclass
+class _Job:
     """A running job: its kind, its attempt, what it does and since when."""
 
     model: str
@@ -151,7 +155,7 @@ class CoordinatorMetrics:
 
     def carried_out(self, instruction: Instruction) -> None:
         """An instruction is being carried out, or waits for a thread."""
-        if isinstance(instruction, Compute | SaveCheckpoint | LoadCheckpoint):
+        if isinstance(instruction, _WORK):
             self._enter(instruction.job, COMPUTING)
 
     def _computed(self, name: str, epoch: int, result: object) -> None:
@@ -159,16 +163,14 @@ class CoordinatorMetrics:
         if job is None or job.epoch != epoch:
             return
         self._enter(name, PHASES.get(job.state, job.phase))
-        exchanges = job.exchanges
         if isinstance(result, Aligned):
-            exchanges = None
+            job.exchanges = None
         elif isinstance(result, NextRound):
-            if exchanges is not None:  # the first round of an alignment follows no exchange
-                self.exchanges.labels(job.model, job.privacy).inc(max(result.exchanges - exchanges, 0))
-            exchanges = result.exchanges
+            if job.exchanges is not None:  # the first round of an alignment follows no exchange
+                self.exchanges.labels(job.model, job.privacy).inc(max(result.exchanges - job.exchanges, 0))
+            job.exchanges = result.exchanges
             if result.resumed_from is not None:
                 self.resumed.inc()
-        self._running[name] = self._running[name]._replace(exchanges=exchanges)
 
     def saved(self, record: JobRecord) -> None:
         """A job has changed its state."""
@@ -203,4 +205,4 @@ class CoordinatorMetrics:
         job, now = self._running.get(name), self._clock()
         if job is not None:
             self.phase_seconds.labels(job.phase, job.model, job.privacy).inc(now - job.since)
-            self._running[name] = job._replace(phase=phase, since=now)
+            job.phase, job.since = phase, now

@@ -168,7 +168,7 @@ class Runner:
         self._threads = _Threads(threads)
         self._changed: dict[str, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: float | None = None
+        self._timer_at = math.inf
         # Wall time that never jumps: no deadline must pass because the system clock was set.
         self._begin = time.time() - time.monotonic()
         self._stopped: CeError | None = None  # why all streams were closed
@@ -178,7 +178,8 @@ class Runner:
 
     def handle(self, event: Event) -> None:
         """Pass an event to the machine, and carry out its instructions. Raises CeError when the event is refused."""
-        self.carry_out(self._instructions(event))
+        if steps := self._instructions(event):  # most answers of sites lead to none
+            self.carry_out(steps)
 
     def start(self) -> None:
         self.handle(CoordinatorStarted())
@@ -341,21 +342,23 @@ class Runner:
         return sum(stream.frames.qsize() for stream in self._streams.values()), self._threads.working
 
     def _set_timer(self) -> None:
+        """A timer that goes off too early stays as it is: deadlines move on with every round, and its tick sets the
+        next."""
         due = self.machine.next_deadline
         if self._unsaved:
             due = min(due or math.inf, math.floor(self.now() / RETRY_S) * RETRY_S + RETRY_S)
-        if self._stopped or due == self._timer_at:
+        if self._stopped or due is None or due >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = None, due
-        if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(due - self.now(), 0.0), self._tick)
+        self._timer_at = due
+        self._timer = asyncio.get_running_loop().call_later(max(due - self.now(), 0.0), self._tick)
 
     def _tick(self) -> None:
-        self._timer, self._timer_at = None, None
+        self._timer, self._timer_at = None, math.inf
         self._save_again()
         self.handle(DeadlineReached())
+        self._set_timer()
 
 
 def _about(step: Instruction) -> object:
