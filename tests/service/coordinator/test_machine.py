@@ -378,7 +378,7 @@ def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit:
     table.connect()
     table.submit(job().definition())
     _, rounds = iterating(table)
-    (_, one), (_, other) = rounds.tasks(["east", "west"])
+    (_, one), (_, other) = rounds.tasks(["west", "west"])
     (frame,) = one
     assert next(iter(other)) is frame
     alive = weakref.ref(frame)
