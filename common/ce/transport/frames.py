@@ -81,11 +81,11 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         digest=digest,
         stop=task.stop,
     )
-    header.MergeFromString(_encoded_asked(tuple(task.asked.items())))
-    first, more = pb.CoordinatorFrame(task=header), pb.More(job=job, epoch=epoch)
+    first = pb.CoordinatorFrame(task=header)
+    first.task.MergeFromString(_encoded_asked(tuple(task.asked.items())))
 
     def following() -> tuple[pb.CoordinatorFrame, arrays_pb2.ArrayChunks]:
-        frame = pb.CoordinatorFrame(more=more)
+        frame = pb.CoordinatorFrame(more=pb.More(job=job, epoch=epoch))
         return frame, frame.more.chunks
 
     yield from in_frames(task.arrays, {}, (first, first.task.chunks), following)

@@ -271,10 +271,10 @@ class JobAttempt:
     def _received_in_rounds(
         self, relay: LetterRelay, rounds: AttemptRounds, site: str, kind: str, message: Any, now: float
     ) -> list[Instruction]:
+        if kind == "answer":  # by far the most frames
+            return self._all_answered(rounds, now) if rounds.answer(site, message) else []
         complete, changed = False, [Changed(self._job.name)]
         match kind:
-            case "answer":
-                complete, changed = rounds.answer(site, message), []
             case "ready":
                 self.setup.exclude(site, message)
                 complete = rounds.ready(site, message.revision, read_checkpoints(message))

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import get_args
 
+from prometheus_client import Counter
+
 from ce.declarations.registry import find_model
 from ce.job import MODELS, PRIVACY
 from ce.rules import RULES
@@ -47,6 +49,23 @@ class _Job:
     phase: str
     since: float
     exchanges: int | None  # of the present alignment, as far as they were counted; None before its first round
+
+
+class Tally:
+    """A sum that many small numbers are added to: its counter, which costs more each time, is only told of it when
+    somebody scrapes."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._new: float = 0
+
+    def add(self, amount: float) -> None:
+        self._new += amount
+
+    def count(self) -> None:
+        """Tell the counter."""
+        self._counter.inc(self._new)
+        self._new = 0
 
 
 class _Gauges:
@@ -123,9 +142,12 @@ class CoordinatorMetrics:
             self.exchanges.labels(*one)
             for ended in ("done", "failed", "cancelled"):
                 self.jobs_ended.labels(ended, *one)
-        self.received, self.sent = (self.bytes.labels(direction).inc for direction in ("in", "out"))
+        self._tallies = [Tally(self.bytes.labels(direction)) for direction in ("in", "out")]
+        self.received, self.sent = (tally.add for tally in self._tallies)
+        made.before_each_scrape(self._count_tallies)
         self._clock = clock
         self._running: dict[str, _Job] = {}
+        self._seconds: dict[tuple[str, str, str], Tally] = {}  # by phase, model and mode
         self._seen: set[str] = set()
 
     def show(self, census: Callable[[], Census], waiting: Callable[[], tuple[int, int]]) -> None:
@@ -135,8 +157,13 @@ class CoordinatorMetrics:
             self._gauges.set(census(), *waiting())
             for name, job in self._running.items():
                 self._enter(name, job.phase)
+            self._count_tallies()
 
         self.registry.before_each_scrape(look)
+
+    def _count_tallies(self) -> None:
+        for tally in (*self._tallies, *self._seconds.values()):
+            tally.count()
 
     def happened(self, event: Event) -> None:
         """The machine has accepted an event; its instructions are not yet carried out."""
@@ -204,5 +231,8 @@ class CoordinatorMetrics:
         """A job's phase ends now; the next one may be the same."""
         job, now = self._running.get(name), self._clock()
         if job is not None:
-            self.phase_seconds.labels(job.phase, job.model, job.privacy).inc(now - job.since)
+            spent = (job.phase, job.model, job.privacy)
+            if spent not in self._seconds:
+                self._seconds[spent] = Tally(self.phase_seconds.labels(*spent))
+            self._seconds[spent].add(now - job.since)
             job.phase, job.since = phase, now
