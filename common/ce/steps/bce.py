@@ -221,6 +221,10 @@ class BCESteps(PosteriorCells):
             halvings=np.full(len(bound), float(iteration >= SHORTEST_HOLD)),
         )
 
+    def decides_at_once(self, globals_: State) -> bool:
+        """Newton steps are many, and each is halved until it does no harm; a joint step is one."""
+        return not self.phases_of(globals_).newton.any()
+
     def _next_phase(self, moved: Reals, globals_: State, sizes: Sizes, iteration: int) -> tuple[Reals, Reals]:
         """`calm` and `learning` of the next iteration."""
         calm = np.where(moved <= CALM_SHARE * sizes.objects, globals_["calm"] + 1, 0.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -307,7 +307,7 @@ class JobAttempt:
         rounds.begin_computing()
         if rounds.begun:
             due = self._with_checkpoints and self._schedule.due(now, rounds.exchanges)
-            return [self._compute(rounds, rounds.advance(due))]
+            return [replace(self._compute(rounds, rounds.advance(due)), at_once=rounds.advances_at_once)]
         if self._with_checkpoints and rounds.common_checkpoints:
             job, epoch, context = self._job.name, self._attempt.epoch, rounds.checkpoint_context
             return [LoadCheckpoint(job, epoch, context, rounds.common_checkpoints)]

@@ -129,6 +129,11 @@ class AttemptRounds:
         return 0 if round_ is None else round_.accumulators.size
 
     @property
+    def advances_at_once(self) -> bool:
+        """Whether `advance` does a fixed number of operations with each of these numbers."""
+        return self._aggregator.advances_at_once
+
+    @property
     def outcome(self) -> Outcome | None:
         """None in blind: only the sites know."""
         return self._aggregator.result

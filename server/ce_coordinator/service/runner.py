@@ -1,6 +1,7 @@
 """Between the coordinator's core and the world: passes events in, one at a time, and carries out the instructions.
 
-Runs on one event loop. Computations and all work on checkpoint files leave it, to pools of threads.
+Runs on one event loop. All work on checkpoint files, and computations that may take longer than a millisecond, leave
+it, to pools of threads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,6 +58,9 @@ log = logging.getLogger("ce_coordinator")
 
 #: Numbers that a small computation reads. Small ones have threads of their own: they need not wait for large ones.
 SMALL_SIZE = 20_000
+#: Numbers of a computation that is done at once, on the event loop: it takes less time than to wake a thread and to
+#: be woken by it, and no more than 1 ms.
+SHORT_SIZE = 1_000
 #: Threads for small computations.
 SMALL_THREADS = 2
 #: Seconds until a record that could not be written is tried again.
@@ -69,17 +74,27 @@ class Outgoing:
 
     def __init__(self, most_waiting: int) -> None:
         self._most_waiting = most_waiting
-        self.frames: asyncio.Queue[Iterable[Frame]] = asyncio.Queue()
+        self.frames: deque[Iterable[Frame]] = deque()
+        self._wanted: asyncio.Future[None] | None = None  # by the handler of the stream, which has sent all there was
         self.closed: asyncio.Future[CeError] = asyncio.get_running_loop().create_future()
         self.writing = False  # a frame is being written
         self.ending = False  # no frame may follow it
 
     def send(self, frames: Iterable[Frame]) -> None:
         """Put frames in the queue. When it is full, the site does not read what it asked for: its stream is closed."""
-        if self.frames.qsize() < self._most_waiting:
-            self.frames.put_nowait(frames)
-        else:
+        if len(self.frames) >= self._most_waiting:
             self.close(LimitReached("this site does not read what it is sent (limits.messages_waiting)"))
+            return
+        self.frames.append(frames)
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+
+    async def next(self) -> Iterable[Frame]:
+        """The next frames, once there are some. One task calls it: asyncio's queue is for many, and costs more."""
+        while not self.frames:
+            self._wanted = asyncio.get_running_loop().create_future()
+            await self._wanted
+        return self.frames.popleft()
 
     def close(self, error: CeError) -> None:
         if not self.closed.done():
@@ -233,6 +248,8 @@ class Runner:
                 case Send(session, frames):
                     if session in self._streams:
                         self._streams[session].send(frames)
+                case Compute(at_once=True) if step.size <= SHORT_SIZE:
+                    asyncio.get_running_loop().call_soon(self._worked, _computed(step))
                 case Compute():
                     self._threads.run(step, partial(_computed, step), self._worked)
                 case SaveCheckpoint():
@@ -339,7 +356,7 @@ class Runner:
 
     def _waiting(self) -> tuple[int, int]:
         """Entries in the queues of all streams, and instructions that threads carry out."""
-        return sum(stream.frames.qsize() for stream in self._streams.values()), self._threads.working
+        return sum(len(stream.frames) for stream in self._streams.values()), self._threads.working
 
     def _set_timer(self) -> None:
         """A timer that goes off too early stays as it is: deadlines move on with every round, and its tick sets the

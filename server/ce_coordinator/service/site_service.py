@@ -133,7 +133,7 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
 
     async def _write(self, stream: Outgoing, context: Any) -> None:
         while not stream.ending:
-            await self._write_all(await stream.frames.get(), stream, context)
+            await self._write_all(await stream.next(), stream, context)
 
     async def _write_all(self, frames: Iterable[Frame], stream: Outgoing, context: Any) -> None:
         """A function of its own, so that no frame that was sent stays in memory while the stream waits for the next."""

@@ -105,6 +105,10 @@ class Aggregator(Protocol):
         """Whether the open round is one of which a checkpoint can be written."""
 
     @property
+    def advances_at_once(self) -> bool:
+        """Whether `advance` and `tasks` do a fixed number of operations with each number of the totals, and no more."""
+
+    @property
     def bound_path(self) -> tuple[float, ...]:
         """The best bound after each iteration so far; nothing in blind."""
 

@@ -87,6 +87,10 @@ class Home:
         return self.open_round is not None and self.open_round.step == self.stage.begins_with
 
     @property
+    def advances_at_once(self) -> bool:
+        return self._main_step == "sums" and self._state.decides_at_once
+
+    @property
     def starts(self) -> StartSelection:
         """The starts of the present stage."""
         return self._state.starts

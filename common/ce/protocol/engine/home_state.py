@@ -160,6 +160,11 @@ class HomeState:
                 self._objects.stop(position, start)
         return decisions
 
+    @property
+    def decides_at_once(self) -> bool:
+        """Whether the next global step, and what follows from it, is a fixed number of operations with each number."""
+        return not self._has_objects and self.stage.model.decides_at_once(self.globals)
+
     def apply(self, decisions: StartDecisions, *, with_columns: bool) -> dict[str, Array]:
         """Go on with the starts that survive. What the sites are sent; nothing when none does."""
         model = self.stage.model

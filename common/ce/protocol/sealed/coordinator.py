@@ -102,6 +102,10 @@ class SealedCoordinator:
         return self.open_round is None or self.open_round.step not in ("meet", "mask", "verify", "commit")
 
     @property
+    def advances_at_once(self) -> bool:
+        return False
+
+    @property
     def stoppable(self) -> bool:
         """Whether the tables are opened: each shared block goes on by itself."""
         return self._labels is not None
