@@ -37,6 +37,7 @@ SentWords = NDArray[np.int64] | NDArray[np.int32]
 LARGEST_BITS, LARGEST_SHORT_BITS = 62, 30
 #: With fewer, an array of a job with precision = "single" stays one of 64-bit words.
 FEWEST_SHORT_BITS = 20
+_WORDS, _SHORT_WORDS = np.dtype(np.int64), np.dtype(np.int32)
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def encode(values: Reals, scale: Scale, name: str) -> Words:
 
 def word_type(word_bits: int) -> np.dtype[Any]:
     """The type of words of so many bits, as they travel."""
-    return np.dtype(np.int32 if word_bits == 32 else np.int64)
+    return _SHORT_WORDS if word_bits == 32 else _WORDS
 
 
 def narrowed(words: Words, word_bits: int, name: str) -> SentWords:

@@ -19,7 +19,7 @@ from support.problems import TOPOLOGIES, deal, problem
 from ce.errors import MessageError
 from ce.models import BCE, Mixture
 from ce.protocol.engine.accumulators import Accumulators
-from ce.protocol.engine.aggregator import add_answer, add_chunk, end_answer
+from ce.protocol.engine.aggregator import add_answer, open_totals
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.site import Site
 from ce.protocol.engine.starting_parameters import SeededStarts
@@ -680,10 +680,10 @@ def test_the_home_adds_an_answer_once_that_broke_off_and_was_repeated() -> None:
             for enough in range(len(answer.arrays)):
                 disturbed.begin(site, answer)
                 for chunk, _ in zip(chunks(answer), range(enough), strict=False):
-                    add_chunk(disturbed, site, chunk)
+                    open_totals(disturbed).add(site, chunk)
                 if enough:
                     with pytest.raises(MessageError, match="missing or incomplete"):
-                        end_answer(disturbed, site)
+                        open_totals(disturbed).end(site)
             add_answer(disturbed, site, answer)
         undisturbed.advance()
         disturbed.advance()

@@ -74,8 +74,8 @@ class RunnerFrameByFrame(FrameByFrame):
         assert self.runner is not None
         for session, stream in list(self.runner._streams.items()):
             site = self._sessions[session]
-            while not stream.frames.empty():
-                frames = stream.frames.get_nowait()
+            while stream.frames:
+                frames = stream.frames.popleft()
                 if self.sites[site].session == session:
                     self.down[site].extend(frame.SerializeToString() for frame in frames)
             if stream.closed.done():

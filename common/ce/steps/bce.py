@@ -94,7 +94,7 @@ class BCESteps(PosteriorCells):
         """How each start treats alpha, by the number of iterations in which it has learnt it."""
         learning = globals_["learning"]
         newton = learning > 0
-        if self.schedule == "newton":
+        if self.schedule != "joint":
             return Phases(newton, np.zeros(newton.shape, dtype=bool))
         joint = learning > self._newton_iter
         return Phases(newton & ~joint, joint)
@@ -221,6 +221,10 @@ class BCESteps(PosteriorCells):
             may_stop=(learning > self._newton_iter + 1) | (not self.learn_alpha),
             halvings=np.full(len(bound), float(iteration >= SHORTEST_HOLD)),
         )
+
+    def decides_at_once(self, globals_: State) -> bool:
+        """Newton steps are many, and each is halved until it does no harm; a joint step is one."""
+        return not self.phases_of(globals_).newton.any()
 
     def _next_phase(self, moved: Reals, globals_: State, sizes: Sizes, iteration: int) -> tuple[Reals, Reals]:
         """`calm` and `learning` of the next iteration."""

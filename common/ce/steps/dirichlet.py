@@ -42,7 +42,7 @@ def maximise(alpha: Reals, mean_log: Reals) -> Reals:
         direction = _newton_direction(alpha, gradient, -trigamma(alpha), trigamma(total)[..., 0])
         size = np.where(open_, 1.0, 0.0)
         for _ in range(_HALVINGS):
-            trial = np.clip(alpha + size[:, None] * direction, FLOOR, CEILING)
+            trial = _within_limits(alpha + size[:, None] * direction)
             reached = objective(trial, mean_log)
             # Near the optimum the objective is flat to the last bit: rounding errors must not stop a correct step.
             worse = reached < value - ROUNDING * (1.0 + np.abs(value))
@@ -69,14 +69,20 @@ def joint_step(alpha: Reals, rise: Reals, fall: Reals, total_rise: Reals, total_
     negative definite; it may overshoot, and the caller takes it back if the next bound is lower. The fallback, Minka's
     fixed point, never lowers the bound.
     """
-    fallback = np.clip(alpha * rise / np.maximum(total_rise, 1e-300)[:, None], FLOOR, CEILING)
+    fallback = _within_limits(alpha * rise / np.maximum(total_rise, 1e-300)[:, None])
     gradient = rise - total_rise[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         direction = _newton_direction(alpha, gradient, -fall, total_fall)
         usable = np.isfinite(direction).all(axis=-1) & ((direction * gradient).sum(axis=-1) > 0)
         usable &= alpha.max(axis=-1) <= NEWTON_CEILING
-        trial = np.where(usable[:, None], np.clip(alpha + direction, FLOOR, CEILING), fallback)
+        trial = np.where(usable[:, None], _within_limits(alpha + direction), fallback)
     return trial, fallback
+
+
+def _within_limits(alpha: Reals) -> Reals:
+    """np.clip, which takes twice as long for a few numbers."""
+    limited: Reals = np.minimum(np.maximum(alpha, FLOOR), CEILING)
+    return limited
 
 
 def _newton_direction(alpha: Reals, gradient: Reals, diagonal: Reals, rank_one: Reals) -> Reals:

@@ -187,6 +187,11 @@ class Model(ABC):
         "moved" (starts,): how many objects have another most likely cluster since the last object step.
         """
 
+    def decides_at_once(self, globals_: State) -> bool:
+        """Whether `global_step` does a fixed number of operations with each number that it is given, and no search: a
+        daemon need not do it apart from other work."""
+        return False
+
     @abstractmethod
     def objects(self, sums: Reals, state: State, opening: Opening, globals_: State) -> State:
         """The object step."""

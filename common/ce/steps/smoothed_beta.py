@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ce.kernels.cells import CellSums, TileCells, posterior_sums
 from ce.ring import Reals, Scale, Words, decode
@@ -31,8 +33,8 @@ class SmoothedBeta(Model):
         """The same numbers as `column`, entry by entry, for all columns in one pass."""
         if 0 in widths:
             return super().columns(sums, widths, scale)
-        sizes = np.array(widths)
-        counts = np.add.reduceat(sums, np.cumsum(sizes) - sizes, axis=-1)
+        sizes, begins = _layout(tuple(widths))
+        counts = np.add.reduceat(sums, begins, axis=-1)
         totals = np.repeat(decode(counts, scale) + self.smoothing * sizes, sizes, axis=-1)
         raised = decode(sums, scale) + self.smoothing
         rows: Reals = np.divide(raised, totals, out=np.zeros_like(raised), where=totals > 0)
@@ -44,6 +46,13 @@ class SmoothedBeta(Model):
             return np.zeros_like(beta)
         terms: Reals = self.smoothing * np.log(beta)
         return terms
+
+
+@lru_cache(64)
+def _layout(widths: tuple[int, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Of columns whose categories are side by side: how many each has, and where they begin."""
+    sizes = np.array(widths)
+    return sizes, np.cumsum(sizes) - sizes
 
 
 class PosteriorCells(SmoothedBeta):

@@ -100,22 +100,23 @@ def chunks_of(chunks: pb.ArrayChunks) -> Iterator[ArrayChunk]:
         raise MessageError("parts: more pieces in one frame than it has room for")
     for part in chunks.chunks:
         # Looked at before it is multiplied: the product of a million sides is a number with millions of digits.
-        if len(part.shape) > MOST_DIMENSIONS:
+        sides = part.shape
+        if len(sides) > MOST_DIMENSIONS:
             raise MessageError("parts: a shape is too long or too large")
-        name, data, shape = checked_name(part.name), part.data, tuple(part.shape)
+        name, shape, data = checked_name(part.name), tuple(sides), part.data
         dtype = _TYPES.get(part.type)
         if dtype is None:
             raise MessageError("parts: an unknown element type")
-        size = math.prod(shape)
+        size, length, width = math.prod(shape), len(data), dtype.itemsize
         # Also the sides of an array without elements must fit the machine's sizes.
         if (size or math.prod(side or 1 for side in shape)) >= _LARGEST_SIZE:
             raise MessageError("parts: a shape is too long or too large")
-        begin, odd = divmod(part.offset, dtype.itemsize)
-        if odd or len(data) % dtype.itemsize:
+        begin, odd = divmod(part.offset, width)
+        if odd or length % width:
             raise MessageError("parts: a piece is not whole elements")
-        if begin + len(data) // dtype.itemsize > size:
+        if begin + length // width > size:
             raise MessageError("parts: a piece is longer than its array")
-        room -= len(data)
+        room -= length
         if room < 0:
             raise MessageError("parts: more than 1 MiB in one frame")
         bits = part.fraction_bits

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from ce.errors import MessageError
 from ce.protocol.messages.steps import ArraySpec, Step
-from ce.protocol.messages.task import Answer, Array, NextStep, Task, task_digest
+from ce.protocol.messages.task import RECENT_ASKED, Answer, Array, NextStep, Task, task_digest
 from ce.ring import LARGEST_BITS
 from ce.transport.array_chunks import MOST_DIMENSIONS, Collector, checked_name, in_frames
 from ce_proto.v1 import arrays_pb2
@@ -79,12 +80,12 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         resume=task.resume,
         digest=digest,
         stop=task.stop,
-        asked=[_asked(name, task.asked[name]) for name in sorted(task.asked)],
     )
-    first, more = pb.CoordinatorFrame(task=header), pb.More(job=job, epoch=epoch)
+    first = pb.CoordinatorFrame(task=header)
+    first.task.MergeFromString(_encoded_asked(tuple(task.asked.items())))
 
     def following() -> tuple[pb.CoordinatorFrame, arrays_pb2.ArrayChunks]:
-        frame = pb.CoordinatorFrame(more=more)
+        frame = pb.CoordinatorFrame(more=pb.More(job=job, epoch=epoch))
         return frame, frame.more.chunks
 
     yield from in_frames(task.arrays, {}, (first, first.task.chunks), following)
@@ -145,9 +146,13 @@ def task_header(message: pb.Task, asked: AskedReader | None = None, arrays: Mapp
     return Task(*where, starts, retry, received, message.checkpoint, message.resume, stop, expected)
 
 
-def _asked(name: str, spec: ArraySpec) -> pb.AskedArray:
-    word_bits = 0 if spec.word_bits == 64 else spec.word_bits
-    return pb.AskedArray(name=name, shape=spec.shape, fraction_bits=spec.fraction_bits, word_bits=word_bits)
+@lru_cache(RECENT_ASKED)
+def _encoded_asked(asked: tuple[tuple[str, ArraySpec], ...]) -> bytes:
+    """A task with nothing but the list of the arrays that it asks for."""
+    task = pb.Task()
+    for name, (shape, fraction_bits, word_bits) in sorted(asked):
+        task.asked.add(name=name, shape=shape, fraction_bits=fraction_bits, word_bits=word_bits % 64)
+    return task.SerializeToString()
 
 
 def _read_asked(message: pb.AskedArray) -> tuple[str, ArraySpec]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -54,12 +54,12 @@ class Trace:
     iteration: int = 0
     max_iterations: int = 0
     starts_running: int = 0
-    bound_path: tuple[float, ...] = ()
+    bound_path: list[float] = field(default_factory=list)
 
     def progress(self, where: Progress) -> None:
         self.iteration, self.max_iterations, self.starts_running = where.iteration, where.max_iter, where.running
         if where.has_bound:
-            self.bound_path = (*self.bound_path, where.bound)
+            self.bound_path.append(where.bound)
 
 
 class ExchangeRate:
@@ -220,8 +220,8 @@ class JobAttempt:
         self._schedule.round_begun(now, rounds.exchanges, following.with_checkpoint)
         self.rate.add(now, rounds.exchanges)
         if following.resumed_from is not None:
-            self.trace.bound_path = rounds.bound_path
-        tasks = [self._send(site, rounds.task(site)) for site in self._connected if site in following.tasks]
+            self.trace.bound_path = list(rounds.bound_path)
+        tasks = [self._send(site, frames) for site, frames in rounds.tasks(self._connected)]
         return [*_notes(self._job.name, rounds, following), *tasks, Changed(self._job.name)]
 
     # How.
@@ -271,6 +271,8 @@ class JobAttempt:
     def _received_in_rounds(
         self, relay: LetterRelay, rounds: AttemptRounds, site: str, kind: str, message: Any, now: float
     ) -> list[Instruction]:
+        if kind == "answer":  # by far the most frames
+            return self._all_answered(rounds, now) if rounds.answer(site, message) else []
         complete, changed = False, [Changed(self._job.name)]
         match kind:
             case "ready":
@@ -284,8 +286,6 @@ class JobAttempt:
                 relay.receive(site, message)
             case "more" if relay.is_writing(site):
                 relay.more(site, message.chunks)
-            case "answer":
-                complete, changed = rounds.answer(site, message), []
             case "more":
                 complete, changed = rounds.more(site, message.chunks), []
             case "key_share" | "encrypted_keys":  # may be repeated after a broken stream
@@ -307,7 +307,7 @@ class JobAttempt:
         rounds.begin_computing()
         if rounds.begun:
             due = self._with_checkpoints and self._schedule.due(now, rounds.exchanges)
-            return [self._compute(rounds, rounds.advance(due))]
+            return [replace(self._compute(rounds, rounds.advance(due)), at_once=rounds.advances_at_once)]
         if self._with_checkpoints and rounds.common_checkpoints:
             job, epoch, context = self._job.name, self._attempt.epoch, rounds.checkpoint_context
             return [LoadCheckpoint(job, epoch, context, rounds.common_checkpoints)]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from weakref import WeakValueDictionary
+from itertools import chain
 
 from ce.errors import MessageError
 from ce.privacy.derivation import joined
 from ce.protocol.attempt import Attempt
-from ce.protocol.engine.aggregator import Aggregator, OpenRound, Outcome, add_chunk, end_answer
+from ce.protocol.engine.aggregator import Aggregator, OpenRound, Outcome, open_totals
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.task import Task, digests_of
 from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest
@@ -55,8 +55,18 @@ class NextRound:
     resumed_from: CheckpointId | None = None
 
 
-class _Frames(list[Encoded]):
-    """The frames of a task that several sites are sent; a list that can be referred to weakly."""
+class _SharedFrames:
+    """The frames of a small task, for all streams that it goes down: encoded when the first takes them, once for all,
+    and gone when the last has sent them."""
+
+    def __init__(self, frames: Iterator[pb.CoordinatorFrame]) -> None:
+        self._frames = frames
+        self._encoded: list[Encoded] | None = None
+
+    def __iter__(self) -> Iterator[Frame]:
+        if self._encoded is None:
+            self._encoded = [Encoded(frame.SerializeToString()) for frame in self._frames]
+        return iter(self._encoded)
 
 
 #: What the coordinator computes between two rounds; the result goes to `begin`, or is a checkpoint to be saved.
@@ -91,8 +101,6 @@ class AttemptRounds:
         self._amended: set[str] = set()
         self._round: NextRound | None = None
         self._computing = False  # between the last answer of a round and the tasks of the next
-        #: Encoded frames of small tasks, by digest: they exist while some stream is sending them.
-        self._frames: WeakValueDictionary[bytes, _Frames] = WeakValueDictionary()
         #: Sites in the middle of an answer: whether it counts, or repeats one that was added already.
         self._answering: dict[str, bool] = {}
 
@@ -102,7 +110,8 @@ class AttemptRounds:
             return ()
         if self._round is None:
             return set(self.attempt.roster) - self._ready - self._amended
-        return set(self._open.waiting) - self._amended
+        waiting = self._open.waiting
+        return set(waiting) - self._amended if self._amended else waiting
 
     @property
     def exchanges(self) -> int:
@@ -118,6 +127,11 @@ class AttemptRounds:
         """Numbers in the totals of the open round."""
         round_ = self._aggregator.open_round
         return 0 if round_ is None else round_.accumulators.size
+
+    @property
+    def advances_at_once(self) -> bool:
+        """Whether `advance` does a fixed number of operations with each of these numbers."""
+        return self._aggregator.advances_at_once
 
     @property
     def outcome(self) -> Outcome | None:
@@ -139,12 +153,13 @@ class AttemptRounds:
         assert self._aggregator.open_round is not None
         return self._aggregator.open_round
 
-    def frames_after_reconnect(self, site: str) -> Iterator[Frame]:
+    def frames_after_reconnect(self, site: str) -> Iterable[Frame]:
         """What this site may have missed while it had no stream: the alignment or the task that it has not answered."""
         self._answering.pop(site, None)
         if self._round is None:
             return self.alignment(site)
-        return self.task(site) if site in self._round.tasks and site in self.awaited else iter(())
+        owed = self.tasks([site]) if site in self.awaited else ()
+        return chain.from_iterable(frames for _, frames in owed)
 
     def alignment(self, site: str) -> Iterator[pb.CoordinatorFrame]:
         view = self.topology.view(site)
@@ -175,21 +190,26 @@ class AttemptRounds:
         self._amended.add(site)
         return not self.awaited
 
-    def task(self, site: str) -> Iterator[Frame]:
+    def tasks(self, sites: Iterable[str]) -> Iterator[tuple[str, Iterable[Frame]]]:
+        """The frames of the task of each of these sites that has one."""
         assert self._round is not None
-        task, digest = self._round.tasks[site], self._round.digests[site]
-        size = sum(array.nbytes for array in task.arrays.values())
-        self.bytes += size
-        frames = task_frames(self.attempt.job, self.attempt.epoch, task, digest)
-        # Encoded as the stream takes them: while a large task waits in a queue, only its arrays are in memory.
-        return frames if size > CHUNK else self._encoded(frames, digest)
+        shared: dict[bytes, _SharedFrames] = {}
+        for site in sites:
+            task = self._round.tasks.get(site)
+            if task is None:
+                continue
+            self.bytes += task.nbytes
+            digest = self._round.digests[site]
+            if task.nbytes > CHUNK:
+                # Made as the stream takes them: while a large task waits in a queue, only its arrays are in memory.
+                yield site, self._frames(task, digest)
+                continue
+            if digest not in shared:
+                shared[digest] = _SharedFrames(self._frames(task, digest))
+            yield site, shared[digest]
 
-    def _encoded(self, frames: Iterator[pb.CoordinatorFrame], digest: bytes) -> Iterator[Frame]:
-        """Encoded once for all streams that send the same task at the same time."""
-        known = self._frames.get(digest)
-        if known is None:
-            known = self._frames[digest] = _Frames(Encoded(frame.SerializeToString()) for frame in frames)
-        yield from known
+    def _frames(self, task: Task, digest: bytes) -> Iterator[pb.CoordinatorFrame]:
+        return task_frames(self.attempt.job, self.attempt.epoch, task, digest)
 
     def answer(self, site: str, message: pb.Answer) -> bool:
         """A site's answer, or its beginning. True: the round is complete, and `advance` is due."""
@@ -210,16 +230,17 @@ class AttemptRounds:
         counts = self._answering.get(site)
         if counts is None:
             raise MessageError("more: no answer is under way")
+        totals = open_totals(self._aggregator) if counts else None
         for chunk in chunks_of(chunks):
-            if counts:
-                add_chunk(self._aggregator, site, chunk)
+            if totals is not None:
+                totals.add(site, chunk)
                 self.bytes += chunk.words.nbytes
         if not chunks.last:
             return False
         del self._answering[site]
-        if not counts:
+        if totals is None:
             return False
-        end_answer(self._aggregator, site)
+        totals.end(site)
         return not self.awaited
 
     @property

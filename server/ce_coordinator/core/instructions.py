@@ -89,12 +89,13 @@ class Close:
 
 @dataclass(frozen=True)
 class Compute:
-    """Run `work`, off the event loop; then pass in `Computed`."""
+    """Run `work`, off the event loop unless it is short; then pass in `Computed`."""
 
     job: str
     epoch: int
     size: int  # numbers that the work reads, roughly
     work: Callable[[], Any] = field(repr=False)
+    at_once: bool = False  # a fixed number of operations with each of them
 
 
 @dataclass(frozen=True)

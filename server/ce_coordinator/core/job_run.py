@@ -11,7 +11,7 @@ site that does not answer, and then from the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +50,8 @@ class JobRun:
         """`directory`: of all sites; the machine changes it."""
         self.record = record
         self.job = Job.from_definition(record.definition)
+        #: The sites that take part, by name: all of the job's, except those that it has left behind.
+        self.roster = tuple(sorted(set(self.job.sites) - set(record.left_behind)))
         self.attempt: JobAttempt | None = None
         self._mode = mode_of(self.job, settings.rooms)
         self._opened = False  # sealed: shares of an attempt may have been opened
@@ -64,11 +66,6 @@ class JobRun:
     @property
     def epoch(self) -> int:
         return self.record.epoch
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """The sites that take part, by name: all of the job's, except those that it has left behind."""
-        return tuple(sorted(set(self.job.sites) - set(self.record.left_behind)))
 
     @property
     def awaited(self) -> set[str]:
@@ -225,8 +222,8 @@ class JobRun:
         if steps is None:
             note = Note("info", "objects of the job", {"job": self.job.name, **attempt.participation()})
             absent = tuple(sorted(self.absent))
-            left_behind = (*self.record.left_behind, *absent)
-            ended = self._end("done", now, result=attempt.report(left_behind), left_behind=left_behind)
+            self._leave_behind(absent)
+            ended = self._end("done", now, result=attempt.report(self.record.left_behind))
             return [note, *ended, *self._announce(left_behind_frame(self.record), absent)]
         self._waits_since = now
         self._opened |= attempt.sealed is not None and attempt.sealed.opened
@@ -245,10 +242,14 @@ class JobRun:
         if attempt.sealed is not None and attempt.sealed.stoppable:
             self._waits_since = now
             return [note, *attempt.go_on_without(attempt.sealed, absent, now)]
-        self.record = replace(self.record, left_behind=(*self.record.left_behind, *absent))
+        self._leave_behind(absent)
         announced = self._announce(left_behind_frame(self.record), absent)
         saved, *begun = self.begin(now)
         return [saved, note, *announced, *begun]
+
+    def _leave_behind(self, sites: Collection[str]) -> None:
+        self.record = replace(self.record, left_behind=(*self.record.left_behind, *sites))
+        self.roster = tuple(site for site in self.roster if site not in sites)
 
     def _refused(self, site: str, message: pb.Refusal, now: float) -> list[Instruction]:
         rule = one_line(message.rule, 100)

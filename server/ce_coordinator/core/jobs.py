@@ -183,7 +183,7 @@ class Jobs:
                 steps += event(run)
             except Exception as error:
                 steps += _unexpected(run, error, now)
-        return self._after(steps, now)
+        return self._after(steps, now) if steps else []  # a record that has changed is to be written
 
     # How.
 

@@ -223,7 +223,8 @@ class Machine:
         except MessageError as error:
             note = Note("warning", "message refused", {"site": connection.site, "reason": str(error)})
             steps = [note, Close(session, error)]
-        connection.closed = any(isinstance(step, Close) and step.session == session for step in steps)
+        if steps:  # most answers lead to nothing
+            connection.closed = any(isinstance(step, Close) and step.session == session for step in steps)
         return steps
 
     def _received_of_job(self, connection: Connection, kind: str, message: Any, now: float) -> list[Instruction]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,6 @@ from ce.errors import ConfigError, NotAllowed, NotKnown
 from ce.identity.certificates import fingerprint, identity_of, parse_certificate
 from ce.identity.denied import DenyList
 from ce.identity.names import Role
-
-#: Seconds. Frames of an exchange arrive within milliseconds of each other: one look at the deny list is enough.
-AGAIN_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,6 @@ class Authorisation:
 
     def __init__(self, denied: DenyList) -> None:
         self._denied = denied
-        self._checked: dict[Caller, float] = {}
 
     def admit(self, context: Any, role: Role) -> Caller:
         """The caller of a call that is for this role. Raises NotKnown or NotAllowed."""
@@ -52,11 +47,5 @@ class Authorisation:
 
     def check(self, caller: Caller) -> None:
         """Raises NotAllowed if the caller's key is on the deny list."""
-        self._checked[caller] = time.monotonic()
         if self._denied.denies(caller.fingerprint):
             raise NotAllowed(f"the key of {caller.role} {caller.name} is on the coordinator's deny list")
-
-    def check_again(self, caller: Caller) -> None:
-        """The same, for every frame of an open stream: the file is looked at once in AGAIN_S at most."""
-        if time.monotonic() - self._checked.get(caller, 0.0) >= AGAIN_S:
-            self.check(caller)

@@ -107,18 +107,20 @@ class CallLimits(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             raise LimitReached(f"{self._all:,} calls are open, which is the limit (limits.streams): try again later")
 
 
-async def read_frame(context: Any) -> Any:
-    """The next message of a call, or EOF."""
+@contextmanager
+def readable_frames() -> Iterator[None]:
+    """While messages of a call are read: MessageError where one is not of its type."""
     try:
-        return await context.read()
+        yield
     except DecodeError as error:
         raise MessageError("frame: cannot be read") from error
 
 
 async def read_in_time(context: Any, what: str) -> Any:
-    """The first message of a call. Raises MessageError when it does not arrive within HELLO_S."""
+    """The first message of a call, or EOF. Raises MessageError when it does not arrive within HELLO_S."""
     try:
-        return await asyncio.wait_for(read_frame(context), HELLO_S)
+        with readable_frames():
+            return await asyncio.wait_for(context.read(), HELLO_S)
     except TimeoutError as error:
         raise MessageError(f"{what}: did not arrive within {HELLO_S:g} seconds") from error
 

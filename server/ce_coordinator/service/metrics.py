@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import product
-from typing import NamedTuple, get_args
+from typing import get_args
+
+from prometheus_client import Counter
 
 from ce.declarations.registry import find_model
 from ce.job import MODELS, PRIVACY
@@ -25,6 +28,8 @@ PREFIX = "ce_coordinator"
 #: What a job does in each state, unless the coordinator computes or works on a checkpoint.
 PHASES: dict[JobState, str] = {"enrolling": "enrolling", "aligning": "aligning", "running": "waiting"}
 COMPUTING = "computing"
+#: Instructions for a thread.
+_WORK = (Compute, SaveCheckpoint, LoadCheckpoint)
 
 
 def job_kinds() -> list[tuple[str, str]]:
@@ -33,7 +38,8 @@ def job_kinds() -> list[tuple[str, str]]:
     return [(model, privacy) for model, privacy in pairs if find_model(model).sealed == (privacy == "sealed")]
 
 
-class _Job(NamedTuple):
+@dataclass
+class _Job:
     """A running job: its kind, its attempt, what it does and since when."""
 
     model: str
@@ -43,6 +49,23 @@ class _Job(NamedTuple):
     phase: str
     since: float
     exchanges: int | None  # of the present alignment, as far as they were counted; None before its first round
+
+
+class Tally:
+    """A sum that many small numbers are added to: its counter, which costs more each time, is only told of it when
+    somebody scrapes."""
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+        self._new: float = 0
+
+    def add(self, amount: float) -> None:
+        self._new += amount
+
+    def count(self) -> None:
+        """Tell the counter."""
+        self._counter.inc(self._new)
+        self._new = 0
 
 
 class _Gauges:
@@ -119,9 +142,12 @@ class CoordinatorMetrics:
             self.exchanges.labels(*one)
             for ended in ("done", "failed", "cancelled"):
                 self.jobs_ended.labels(ended, *one)
-        self.received, self.sent = (self.bytes.labels(direction).inc for direction in ("in", "out"))
+        self._tallies = [Tally(self.bytes.labels(direction)) for direction in ("in", "out")]
+        self.received, self.sent = (tally.add for tally in self._tallies)
+        made.before_each_scrape(self._count_tallies)
         self._clock = clock
         self._running: dict[str, _Job] = {}
+        self._seconds: dict[tuple[str, str, str], Tally] = {}  # by phase, model and mode
         self._seen: set[str] = set()
 
     def show(self, census: Callable[[], Census], waiting: Callable[[], tuple[int, int]]) -> None:
@@ -131,8 +157,13 @@ class CoordinatorMetrics:
             self._gauges.set(census(), *waiting())
             for name, job in self._running.items():
                 self._enter(name, job.phase)
+            self._count_tallies()
 
         self.registry.before_each_scrape(look)
+
+    def _count_tallies(self) -> None:
+        for tally in (*self._tallies, *self._seconds.values()):
+            tally.count()
 
     def happened(self, event: Event) -> None:
         """The machine has accepted an event; its instructions are not yet carried out."""
@@ -151,7 +182,7 @@ class CoordinatorMetrics:
 
     def carried_out(self, instruction: Instruction) -> None:
         """An instruction is being carried out, or waits for a thread."""
-        if isinstance(instruction, Compute | SaveCheckpoint | LoadCheckpoint):
+        if isinstance(instruction, _WORK):
             self._enter(instruction.job, COMPUTING)
 
     def _computed(self, name: str, epoch: int, result: object) -> None:
@@ -159,16 +190,14 @@ class CoordinatorMetrics:
         if job is None or job.epoch != epoch:
             return
         self._enter(name, PHASES.get(job.state, job.phase))
-        exchanges = job.exchanges
         if isinstance(result, Aligned):
-            exchanges = None
+            job.exchanges = None
         elif isinstance(result, NextRound):
-            if exchanges is not None:  # the first round of an alignment follows no exchange
-                self.exchanges.labels(job.model, job.privacy).inc(max(result.exchanges - exchanges, 0))
-            exchanges = result.exchanges
+            if job.exchanges is not None:  # the first round of an alignment follows no exchange
+                self.exchanges.labels(job.model, job.privacy).inc(max(result.exchanges - job.exchanges, 0))
+            job.exchanges = result.exchanges
             if result.resumed_from is not None:
                 self.resumed.inc()
-        self._running[name] = self._running[name]._replace(exchanges=exchanges)
 
     def saved(self, record: JobRecord) -> None:
         """A job has changed its state."""
@@ -202,5 +231,8 @@ class CoordinatorMetrics:
         """A job's phase ends now; the next one may be the same."""
         job, now = self._running.get(name), self._clock()
         if job is not None:
-            self.phase_seconds.labels(job.phase, job.model, job.privacy).inc(now - job.since)
-            self._running[name] = job._replace(phase=phase, since=now)
+            spent = (job.phase, job.model, job.privacy)
+            if spent not in self._seconds:
+                self._seconds[spent] = Tally(self.phase_seconds.labels(*spent))
+            self._seconds[spent].add(now - job.since)
+            job.phase, job.since = phase, now

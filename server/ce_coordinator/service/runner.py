@@ -1,6 +1,7 @@
 """Between the coordinator's core and the world: passes events in, one at a time, and carries out the instructions.
 
-Runs on one event loop. Computations and all work on checkpoint files leave it, to pools of threads.
+Runs on one event loop. All work on checkpoint files, and computations that may take longer than a millisecond, leave
+it, to pools of threads.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,6 +58,9 @@ log = logging.getLogger("ce_coordinator")
 
 #: Numbers that a small computation reads. Small ones have threads of their own: they need not wait for large ones.
 SMALL_SIZE = 20_000
+#: Numbers of a computation that is done at once, on the event loop: it takes less time than to wake a thread and to
+#: be woken by it, and no more than 1 ms.
+SHORT_SIZE = 1_000
 #: Threads for small computations.
 SMALL_THREADS = 2
 #: Seconds until a record that could not be written is tried again.
@@ -69,17 +74,27 @@ class Outgoing:
 
     def __init__(self, most_waiting: int) -> None:
         self._most_waiting = most_waiting
-        self.frames: asyncio.Queue[Iterable[Frame]] = asyncio.Queue()
+        self.frames: deque[Iterable[Frame]] = deque()
+        self._wanted: asyncio.Future[None] | None = None  # by the handler of the stream, which has sent all there was
         self.closed: asyncio.Future[CeError] = asyncio.get_running_loop().create_future()
         self.writing = False  # a frame is being written
         self.ending = False  # no frame may follow it
 
     def send(self, frames: Iterable[Frame]) -> None:
         """Put frames in the queue. When it is full, the site does not read what it asked for: its stream is closed."""
-        if self.frames.qsize() < self._most_waiting:
-            self.frames.put_nowait(frames)
-        else:
+        if len(self.frames) >= self._most_waiting:
             self.close(LimitReached("this site does not read what it is sent (limits.messages_waiting)"))
+            return
+        self.frames.append(frames)
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+
+    async def next(self) -> Iterable[Frame]:
+        """The next frames, once there are some. One task calls it: asyncio's queue is for many, and costs more."""
+        while not self.frames:
+            self._wanted = asyncio.get_running_loop().create_future()
+            await self._wanted
+        return self.frames.popleft()
 
     def close(self, error: CeError) -> None:
         if not self.closed.done():
@@ -168,7 +183,7 @@ class Runner:
         self._threads = _Threads(threads)
         self._changed: dict[str, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: float | None = None
+        self._timer_at = math.inf
         # Wall time that never jumps: no deadline must pass because the system clock was set.
         self._begin = time.time() - time.monotonic()
         self._stopped: CeError | None = None  # why all streams were closed
@@ -178,7 +193,8 @@ class Runner:
 
     def handle(self, event: Event) -> None:
         """Pass an event to the machine, and carry out its instructions. Raises CeError when the event is refused."""
-        self.carry_out(self._instructions(event))
+        if steps := self._instructions(event):  # most answers of sites lead to none
+            self.carry_out(steps)
 
     def start(self) -> None:
         self.handle(CoordinatorStarted())
@@ -232,6 +248,8 @@ class Runner:
                 case Send(session, frames):
                     if session in self._streams:
                         self._streams[session].send(frames)
+                case Compute(at_once=True) if step.size <= SHORT_SIZE:
+                    asyncio.get_running_loop().call_soon(self._worked, _computed(step))
                 case Compute():
                     self._threads.run(step, partial(_computed, step), self._worked)
                 case SaveCheckpoint():
@@ -338,24 +356,26 @@ class Runner:
 
     def _waiting(self) -> tuple[int, int]:
         """Entries in the queues of all streams, and instructions that threads carry out."""
-        return sum(stream.frames.qsize() for stream in self._streams.values()), self._threads.working
+        return sum(len(stream.frames) for stream in self._streams.values()), self._threads.working
 
     def _set_timer(self) -> None:
+        """A timer that goes off too early stays as it is: deadlines move on with every round, and its tick sets the
+        next."""
         due = self.machine.next_deadline
         if self._unsaved:
             due = min(due or math.inf, math.floor(self.now() / RETRY_S) * RETRY_S + RETRY_S)
-        if self._stopped or due == self._timer_at:
+        if self._stopped or due is None or due >= self._timer_at:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._timer_at = None, due
-        if due is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(due - self.now(), 0.0), self._tick)
+        self._timer_at = due
+        self._timer = asyncio.get_running_loop().call_later(max(due - self.now(), 0.0), self._tick)
 
     def _tick(self) -> None:
-        self._timer, self._timer_at = None, None
+        self._timer, self._timer_at = None, math.inf
         self._save_again()
         self.handle(DeadlineReached())
+        self._set_timer()
 
 
 def _about(step: Instruction) -> object:

@@ -17,7 +17,7 @@ from ce.transport.frames import Frame
 from ce.transport.grpc_errors import to_status
 from ce_coordinator.core.events import FrameReceived, SiteConnected
 from ce_coordinator.service.authorisation import Authorisation, Caller
-from ce_coordinator.service.call_limits import read_frame, read_in_time
+from ce_coordinator.service.call_limits import read_in_time, readable_frames
 from ce_coordinator.service.runner import Outgoing, Runner
 from ce_proto.v1 import site_pb2 as pb
 from ce_proto.v1 import site_pb2_grpc
@@ -26,7 +26,9 @@ log = logging.getLogger("ce_coordinator.service.site_service")
 
 #: Seconds that a stream that is to be closed may take to write the frame that is being written.
 LAST_FRAME_S = 5.0
-
+#: Seconds for which a stream that was let in stays so without another look at the deny list: a job's frames arrive
+#: within milliseconds of each other.
+CHECK_AGAIN_S = 0.05
 
 #: In so many seconds a refusal for the same reason is logged so often; all are counted in a metric.
 REPEAT_REASON_S, LOGGED = 60.0, 10
@@ -118,16 +120,20 @@ class SiteService(site_pb2_grpc.SiteServiceServicer):
                 await asyncio.gather(reading, writing, return_exceptions=True)
 
     async def _read(self, session: int, caller: Caller, context: Any) -> str:
-        while (frame := await read_frame(context)) is not grpc.aio.EOF:
-            self._access.check_again(caller)
-            self._runner.handle(FrameReceived(session, frame))
-            if frame.WhichOneof("frame") == "goodbye":
-                return "the site said goodbye"
+        checked = time.monotonic()
+        with readable_frames():
+            while (frame := await context.read()) is not grpc.aio.EOF:
+                if (now := time.monotonic()) - checked >= CHECK_AGAIN_S:
+                    self._access.check(caller)
+                    checked = now
+                self._runner.handle(FrameReceived(session, frame))
+                if frame.HasField("goodbye"):
+                    return "the site said goodbye"
         return "the site closed the stream"
 
     async def _write(self, stream: Outgoing, context: Any) -> None:
         while not stream.ending:
-            await self._write_all(await stream.frames.get(), stream, context)
+            await self._write_all(await stream.next(), stream, context)
 
     async def _write_all(self, frames: Iterable[Frame], stream: Outgoing, context: Any) -> None:
         """A function of its own, so that no frame that was sent stays in memory while the stream waits for the next."""

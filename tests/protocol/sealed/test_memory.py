@@ -21,7 +21,7 @@ from ce.job import Job
 from ce.labels import LabelTable
 from ce.privacy import dealt_products, secure_argmax
 from ce.protocol.attempt import Attempt
-from ce.protocol.engine.aggregator import add_chunk, end_answer
+from ce.protocol.engine.aggregator import open_totals
 from ce.protocol.local_alignment import align_tables
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.rooms import Bytes, MemoryRoom, Room, Rooms
@@ -66,8 +66,8 @@ def rounds(parties: SealedParties) -> Iterator[int]:
             coordinator.begin(site, answer)
             for frame in frames[site]:
                 for chunk in chunks_of(frame):
-                    add_chunk(coordinator, site, chunk)
-            end_answer(coordinator, site)
+                    open_totals(coordinator).add(site, chunk)
+            open_totals(coordinator).end(site)
         coordinator.advance()
         following = coordinator.tasks()
         digests = digests_of(following, b"", 1)
@@ -162,11 +162,11 @@ def test_nothing_in_the_clear_goes_to_a_file() -> None:
             coordinator.begin(site, answer)
             for frame in to_chunks(answer.arrays, answer.fraction_bits):
                 for chunk in chunks_of(frame):
-                    add_chunk(coordinator, site, chunk)
+                    open_totals(coordinator).add(site, chunk)
                     sent += chunk.words.nbytes
                     if not ArrayName(chunk.name).encrypted:
                         clear[f"{task.step} {site} {chunk.name}"] = chunk.words.tobytes()
-            end_answer(coordinator, site)
+            open_totals(coordinator).end(site)
         coordinator.advance()
     stored = b"\0".join(written.parts)
     assert len(stored) > sent / 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import shutil
 import subprocess
@@ -77,7 +78,7 @@ async def until(table: RunnerFrameByFrame, there: Callable[[], bool]) -> None:
         ticked.set()
 
     table.runner._tick = told  # type: ignore[method-assign]
-    table.runner._timer_at = None
+    table.runner._timer_at = math.inf
     table.runner._set_timer()
     while not there():
         await ticked.wait()

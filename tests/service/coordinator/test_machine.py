@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -327,14 +328,14 @@ def test_a_defect_ends_the_job_that_meets_it_and_nothing_else(
 ) -> None:
     table = sit()
     table.connect()
-    task = AttemptRounds.task
+    tasks = AttemptRounds.tasks
 
-    def broken(rounds: AttemptRounds, site: str) -> object:
+    def broken(rounds: AttemptRounds, sites: list[str]) -> object:
         if rounds.attempt.job == "unlucky":
             raise KeyError("secret")
-        return task(rounds, site)
+        return tasks(rounds, sites)
 
-    monkeypatch.setattr(AttemptRounds, "task", broken)
+    monkeypatch.setattr(AttemptRounds, "tasks", broken)
     for name in ("unlucky", "lucky"):
         table.submit(job(name).definition(), name)
     table.run()
@@ -377,13 +378,12 @@ def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit:
     table.connect()
     table.submit(job().definition())
     _, rounds = iterating(table)
-    one, other = rounds.task("west"), rounds.task("west")
-    assert not rounds._frames
-    assert next(one) is next(other)
-    assert len(rounds._frames) == 1
-    assert [*one, *other] == []
-    del one, other
-    assert not rounds._frames
+    (_, one), (_, other) = rounds.tasks(["west", "west"])
+    (frame,) = one
+    assert next(iter(other)) is frame
+    alive = weakref.ref(frame)
+    del one, other, frame
+    assert alive() is None
 
 
 def hello_of(site: str, *lacks: pb.Feature) -> pb.Hello:

@@ -58,17 +58,16 @@ class Accumulators:
     def __init__(
         self,
         expected: Mapping[ArrayName, ArraySpec],
-        by_site: Mapping[str, Collection[ArrayName]],
+        by_site: Mapping[str, Collection[str]],
         boxes: Mapping[str, Mapping[ArrayName, ArraySpec]] | None = None,
         rooms: Rooms = MemoryRoom,
     ) -> None:
-        """Raises JobFailed where there is no room for the boxes."""
+        """`by_site`: the names of what each site contributes. Raises JobFailed where there is no room for the boxes."""
         self._expected: dict[str, ArraySpec] = dict(expected.items())
+        self._sizes: dict[str, int] = {name: math.prod(spec.shape) for name, spec in expected.items()}
         self._words: dict[str, SentWords] = {}
-        self._boxes = _placed(boxes or {}, rooms)
-        self._open = {
-            site: _Contribution(frozenset([*names, *(boxes or {}).get(site, {})])) for site, names in by_site.items()
-        }
+        self._boxes = _placed(boxes, rooms) if boxes else {}
+        self._open = {site: _Contribution(names) for site, names in by_site.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._expected
@@ -106,7 +105,7 @@ class Accumulators:
     @property
     def size(self) -> int:
         """Numbers in all accumulators."""
-        return sum(math.prod(spec.shape) for spec in self._expected.values())
+        return sum(self._sizes.values())
 
     @property
     def waiting(self) -> Collection[str]:
@@ -125,25 +124,27 @@ class Accumulators:
     def add(self, site: str, chunk: ArrayChunk) -> None:
         """Add one chunk. Nothing is added of a chunk that is not what was asked for."""
         contribution = self._contribution(site)
-        name = chunk.name
+        name, words, begin = chunk.name, chunk.words, chunk.begin
         if name not in contribution.names:
             raise MessageError(f"{site}: sends an array that was not asked for")
         if (site, name) in self._boxes:
             self._take_box(site, contribution, chunk)
             return
         spec = self._expected[name]
-        got = ArraySpec.of(chunk.words, chunk.fraction_bits)._replace(shape=chunk.shape)
-        if chunk.words.dtype != word_type(spec.word_bits) or got != spec:
-            raise MessageError(f"{site}: {name}: expected words, {spec}; got {chunk.words.dtype.name}, {got}")
-        end = chunk.begin + len(chunk.words)
+        kind = word_type(spec.word_bits)
+        if words.dtype != kind or chunk.shape != spec.shape or chunk.fraction_bits != spec.fraction_bits:
+            got = ArraySpec(chunk.shape, chunk.fraction_bits, 32 if words.dtype == np.int32 else 64)
+            raise MessageError(f"{site}: {name}: expected words, {spec}; got {words.dtype.name}, {got}")
+        end = begin + len(words)
         total: Any = self.as_sent(name).reshape(-1)
-        if chunk.begin != contribution.read.get(name, 0) or end > len(total):
+        if begin != contribution.read.get(name, 0) or end > len(total):
             raise MessageError(f"{site}: {name} does not arrive in order")
         contribution.read[name] = end
-        begin = max(chunk.begin, contribution.added.get(name, 0))
-        if end > begin:
-            words: Any = chunk.words  # checked above
-            total[begin:end] += words[begin - chunk.begin :]
+        added = contribution.added.get(name, 0)
+        if end > added:
+            fresh: Any = words if begin >= added else words[added - begin :]  # the kind of words was checked above
+            stretch = total[end - len(fresh) : end]
+            np.add(stretch, fresh, out=stretch)
             contribution.added[name] = end
 
     def _take_box(self, site: str, contribution: _Contribution, chunk: ArrayChunk) -> None:
@@ -161,8 +162,7 @@ class Accumulators:
         """A site's contribution is complete."""
         contribution = self._contribution(site)
         for name in contribution.names:
-            box = self._boxes.get((site, name))
-            size = math.prod(self._expected[name].shape) if box is None else box.size
+            size = self._boxes[site, name].size if (site, name) in self._boxes else self._sizes[name]
             if contribution.read.get(name, -1) != size:
                 raise MessageError(f"{site}: {name} is missing or incomplete")
         del self._open[site]

@@ -16,9 +16,8 @@ from ce.errors import MessageError
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.start_selection import BoundPath
-from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.steps import Arrays, ArraySpec, Step
-from ce.protocol.messages.task import Answer, ArrayChunk, Task, chunks
+from ce.protocol.messages.task import Answer, Task, chunks
 from ce.ring import Reals, Words
 from ce.steps.model import State
 
@@ -58,15 +57,9 @@ class OpenRound:
     number: int
     step: Step
     arrays: Arrays  # the totals of this round
-    by_site: Mapping[str, Collection[ArrayName]]  # the arrays that each site contributes to
+    asked: Mapping[str, Mapping[str, ArraySpec]]  # by site: the arrays that it must answer with
     accumulators: Accumulators
     resume: int = 0  # the origin of the checkpoint that the sites are to go on from, in a round that was restored
-    boxes: Mapping[str, Mapping[ArrayName, ArraySpec]] | None = None  # what each site sends to other sites
-
-    def asked(self, site: str) -> dict[str, ArraySpec]:
-        """The arrays that a site must answer with."""
-        asked: dict[str, ArraySpec] = {name: self.arrays[name] for name in self.by_site[site]}
-        return asked | dict((self.boxes or {}).get(site, {}).items())
 
     @property
     def waiting(self) -> Collection[str]:
@@ -112,6 +105,10 @@ class Aggregator(Protocol):
         """Whether the open round is one of which a checkpoint can be written."""
 
     @property
+    def advances_at_once(self) -> bool:
+        """Whether `advance` and `tasks` do a fixed number of operations with each number of the totals, and no more."""
+
+    @property
     def bound_path(self) -> tuple[float, ...]:
         """The best bound after each iteration so far; nothing in blind."""
 
@@ -135,23 +132,18 @@ class Aggregator(Protocol):
         """Open the round of a snapshot again; with an `origin` its tasks ask the sites to go on from theirs."""
 
 
-def add_chunk(aggregator: Aggregator, site: str, chunk: ArrayChunk) -> None:
-    _open(aggregator).accumulators.add(site, chunk)
-
-
-def end_answer(aggregator: Aggregator, site: str) -> None:
-    _open(aggregator).accumulators.end(site)
+def open_totals(aggregator: Aggregator) -> Accumulators:
+    """What the answers of the open round are added to. Raises MessageError when there is none."""
+    round_ = aggregator.open_round
+    if round_ is None:
+        raise MessageError("answer: the job is over")
+    return round_.accumulators
 
 
 def add_answer(aggregator: Aggregator, site: str, answer: Answer) -> None:
     """Add one site's whole answer to the totals."""
     aggregator.begin(site, answer)
+    totals = open_totals(aggregator)
     for chunk in chunks(answer):
-        add_chunk(aggregator, site, chunk)
-    end_answer(aggregator, site)
-
-
-def _open(aggregator: Aggregator) -> OpenRound:
-    if aggregator.open_round is None:
-        raise MessageError("answer: the job is over")
-    return aggregator.open_round
+        totals.add(site, chunk)
+    totals.end(site)

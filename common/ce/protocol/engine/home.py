@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.aggregator import OpenRound, Outcome, Progress
 from ce.protocol.engine.home_state import HomeState, Stage
+from ce.protocol.engine.round_plans import RoundPlans, SitePlan, shared_tasks
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.start_selection import StartDecisions, StartSelection
@@ -65,7 +66,8 @@ class Home:
         self._sent: dict[str, Array] = {}  # arrays of the open round's task, by name; each site gets those it may see
         self._stop: tuple[int, ...] = ()  # starts that stop with the open round's task
         self._asked = AskedArrays(view)
-        self._by_site: dict[tuple[ArrayName, ...], dict[str, list[ArrayName]]] = {}
+        self._round_plans = RoundPlans(view)
+        self._plans: Mapping[str, SitePlan] = {}  # of the open round
         self._cluster_sizes: Words | None = None
         self.exchanges = 0
         self.rounds = 0
@@ -75,13 +77,18 @@ class Home:
     # What the outside calls.
 
     def tasks(self, checkpoint: int = 0) -> dict[str, Task]:
-        if self.open_round is None:
+        round_ = self.open_round
+        if round_ is None:
             return {}
-        return {site: self._task(self.open_round, site, checkpoint) for site in self._sites}
+        return shared_tasks(self._plans, lambda plan: self._task(round_, plan, checkpoint))
 
     @property
     def begins_iteration(self) -> bool:
         return self.open_round is not None and self.open_round.step == self.stage.begins_with
+
+    @property
+    def advances_at_once(self) -> bool:
+        return self._main_step == "sums" and self._state.decides_at_once
 
     @property
     def starts(self) -> StartSelection:
@@ -258,11 +265,9 @@ class Home:
         self._sent, self._stop = sent or {}, stop
         self.rounds += 1
         arrays = self._expected(step)
-        names = tuple(arrays)
-        if names not in self._by_site:  # rounds of a stage ask for the same, again and again
-            self._by_site[names] = {s: [n for n in names if s in n.contributors(self._view)] for s in self._sites}
-        by_site = self._by_site[names]
-        self.open_round = OpenRound(self.rounds, step, arrays, by_site, Accumulators(arrays, by_site), resume)
+        self._plans = self._round_plans.of(step, self._sites, self._sent, arrays)
+        asked = {site: plan.asked for site, plan in self._plans.items()}
+        self.open_round = OpenRound(self.rounds, step, arrays, asked, Accumulators(arrays, asked), resume)
 
     def _expected(self, step: Step) -> Arrays:
         stage = self.stage
@@ -272,11 +277,11 @@ class Home:
         starts, iteration = len(self.starts.running), self._state.iteration
         return self._asked.of(step, stage.model, stage.scales, starts, iteration)
 
-    def _task(self, round_: OpenRound, site: str, checkpoint: int) -> Task:
-        arrays = {n: array for n, array in self._sent.items() if site in ArrayName(n).contributors(self._view)}
+    def _task(self, round_: OpenRound, plan: SitePlan, checkpoint: int) -> Task:
+        arrays: dict[str, Array] = {name: self._sent[name] for name in plan.sent}
         where = (round_.number, round_.step, self.stage.number, self._state.iteration)
         starts = (self.starts.running, self.starts.retry)
-        return Task(*where, *starts, arrays, checkpoint, round_.resume, self._stop, round_.asked(site))
+        return Task(*where, *starts, arrays, checkpoint, round_.resume, self._stop, plan.asked)
 
     def _report(self) -> None:
         if self._on_progress is None:

@@ -51,6 +51,7 @@ class HomeState:
     def __init__(self, view: SiteView, model: Model, speaker: str | None, pseudonyms: Pseudonyms | None) -> None:
         """`speaker`: see `SharedObjects`."""
         self._view = view
+        self._speaker = speaker
         self.stage = Stage.of(0, model, view)
         self.iteration = 0
         self.starts = StartSelection(0)
@@ -86,6 +87,12 @@ class HomeState:
     def n_shared(self) -> int:
         """Objects of shared blocks."""
         return len(self._shared.labels)
+
+    @property
+    def _has_objects(self) -> bool:
+        """Whether there are object sums to take and shares to give. A home that does not speak for all blocks gives its
+        shares in any case: the others wait for them."""
+        return self.n_shared > 0 or self._speaker is not None
 
     # Stages.
 
@@ -125,6 +132,8 @@ class HomeState:
 
     def receive_objects(self, received: Accumulators) -> dict[str, Words]:
         """Take object sums; returns the shared blocks' shares of the totals over all objects."""
+        if not self._has_objects:
+            return {}
         model = self.stage.model
         sums = self._shared.together(received, "sums", (len(self.starts.running), model.k))
         check_object_sums(sums, self._shared.labels, model, self.stage.scales["objects"], self._shared.members)
@@ -151,16 +160,22 @@ class HomeState:
                 self._objects.stop(position, start)
         return decisions
 
+    @property
+    def decides_at_once(self) -> bool:
+        """Whether the next global step, and what follows from it, is a fixed number of operations with each number."""
+        return not self._has_objects and self.stage.model.decides_at_once(self.globals)
+
     def apply(self, decisions: StartDecisions, *, with_columns: bool) -> dict[str, Array]:
         """Go on with the starts that survive. What the sites are sent; nothing when none does."""
         model = self.stage.model
         surviving = self.starts.apply(decisions, self.globals)
-        self._columns.select(surviving)
         if not self.starts.running:
             return {}
-        retry = decisions.retry[surviving]
-        self.globals = select(decisions.globals, surviving)
-        if model.phases == 1:
+        retry, self.globals = decisions.retry, decisions.globals
+        if len(surviving) < len(retry):
+            self._columns.select(surviving)
+            retry, self.globals = retry[surviving], select(self.globals, surviving)
+        if model.phases == 1 and self._has_objects:
             self._objects.update(surviving, retry, self.globals)
         else:
             self._objects.select_starts(surviving)

@@ -53,6 +53,8 @@ def check_object_sums(
     total: SentWords, labels: Words, model: Model, scale: Scale, members: Mapping[tuple[str, ...], slice]
 ) -> None:
     """Object sums (starts, k, n) of objects that have so many labels; which members hold which of them."""
+    if not labels.size:
+        return
     try:
         _check_object_sums(total, labels, model, scale)
     except BrokenTotals:
@@ -100,5 +102,21 @@ def _within(
     most: Reals | float | None,
     among: Sequence[str],
 ) -> None:
-    if (least is not None and (total < least).any()) or (most is not None and (total > most).any()):
+    if total.size and (_any_below(total, least) or _any_above(total, most)):
         raise BrokenTotals(name, law, among)
+
+
+# One bound for all entries is compared with the smallest or the largest of them. ufunc.reduce is total.min() without
+# its layers of Python, which cost more than the work where there are few entries.
+
+
+def _any_below(total: SentWords | Reals, least: Reals | float | None) -> bool:
+    if isinstance(least, np.ndarray):
+        return bool((total < least).any())
+    return least is not None and np.minimum.reduce(total, axis=None).item() < least
+
+
+def _any_above(total: SentWords | Reals, most: Reals | float | None) -> bool:
+    if isinstance(most, np.ndarray):
+        return bool((total > most).any())
+    return most is not None and np.maximum.reduce(total, axis=None).item() > most

@@ -118,7 +118,7 @@ class StartSelection:
     def _hopeless(self, due: Reals | None) -> Flags:
         """Which of the running starts are among the worse half, when it is time to compare them."""
         hopeless = np.zeros(len(self.running), dtype=bool)
-        if not self._halving or due is None or due.min() <= self._halvings:
+        if not self._halving or due is None or float(np.minimum.reduce(due)) <= self._halvings:
             return hopeless
         self._halvings += 1
         hopeful = sorted(
@@ -130,18 +130,20 @@ class StartSelection:
 
     def apply(self, decisions: StartDecisions, globals_: State) -> NDArray[np.intp]:
         """Put aside the starts that stop, with the globals that they end with. The positions of those that go on."""
-        goes_on = ~decisions.stop
+        stops, retries = decisions.stop.tolist(), decisions.retry.tolist()
+        converged, dropped = decisions.converged.tolist(), decisions.dropped.tolist()
         for position, start in enumerate(self.running):
-            if not decisions.retry[position]:
-                self.paths[start].converged = bool(decisions.converged[position])
-            self.paths[start].dropped = bool(decisions.dropped[position])
-            if not goes_on[position]:
+            path = self.paths[start]
+            if not retries[position]:
+                path.converged = converged[position]
+            path.dropped = dropped[position]
+            if stops[position]:
                 self._globals[start] = select(globals_, np.array([position]))
-        surviving = np.flatnonzero(goes_on)
-        self.stopping = tuple(start for start, goes in zip(self.running, goes_on, strict=True) if not goes)
-        self.retry = tuple(self.running[position] for position in surviving if decisions.retry[position])
+        surviving = [position for position, stops_now in enumerate(stops) if not stops_now]
+        self.stopping = tuple(start for start, stops_now in zip(self.running, stops, strict=True) if stops_now)
+        self.retry = tuple(self.running[position] for position in surviving if retries[position])
         self.running = tuple(self.running[position] for position in surviving)
-        return surviving
+        return np.array(surviving, dtype=np.intp)
 
     def end(self) -> int:
         """All starts have stopped: the winner is the only one that the last steps are about."""

@@ -189,25 +189,52 @@ def expected_arrays(
     return found
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """The arrays of the last round of one step, and what they follow from."""
+
+    model: Model
+    scales: Mapping[str, Scale]
+    starts: int
+    share_shapes: Mapping[str, tuple[int, ...]]
+    arrays: Arrays
+
+
 class AskedArrays:
-    """`expected_arrays` of one view, or of these the ones that a site contributes to. They are the same in most rounds,
-    and are made anew only when something has changed. Nobody changes what is returned."""
+    """`expected_arrays` of one view, or of these the ones that a site contributes to. They are the same in most rounds
+    of a step, and are made anew only when something has changed: the same object says that nothing has. Nobody changes
+    what is returned."""
 
     def __init__(self, view: SiteView, site: str | None = None) -> None:
         self._view = view
         self._site = site
-        self._of: tuple[Model, Mapping[str, Scale]] | None = None
-        self._asked: tuple[object, ...] = ()
-        self._arrays: Arrays = {}
+        self._known: dict[Step, _Asked] = {}
 
     def of(self, step: Step, model: Model, scales: Mapping[str, Scale], starts: int, iteration: int) -> Arrays:
-        asked = (step, starts, model.share_shapes(iteration))
-        if self._of is None or self._of[0] is not model or self._of[1] is not scales or asked != self._asked:
-            arrays = expected_arrays(step, self._view, model, scales, starts, iteration)
-            if self._site is not None:
-                arrays = {name: own for name, own in arrays.items() if self._site in name.contributors(self._view)}
-            self._of, self._asked, self._arrays = (model, scales), asked, arrays
-        return self._arrays
+        known, shapes = self._known.get(step), model.share_shapes(iteration)
+        if (
+            known is None
+            or known.model is not model
+            or known.scales is not scales
+            or known.starts != starts
+            or known.share_shapes != shapes
+        ):
+            arrays = self._made(step, model, scales, starts, iteration)
+            known = self._known[step] = _Asked(model, scales, starts, shapes, arrays)
+        return known.arrays
+
+    def _made(self, step: Step, model: Model, scales: Mapping[str, Scale], starts: int, iteration: int) -> Arrays:
+        arrays = expected_arrays(step, self._view, model, scales, starts, iteration)
+        if self._site is None:
+            return arrays
+        return {name: own for name, own in arrays.items() if self._site in name.contributors(self._view)}
+
+
+class TaggedArrays(AskedArrays):
+    """Blind: the same with the tags that travel with the arrays."""
+
+    def _made(self, step: Step, model: Model, scales: Mapping[str, Scale], starts: int, iteration: int) -> Arrays:
+        return with_macs(super()._made(step, model, scales, starts, iteration))
 
 
 def _instances(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ from ce.protocol.messages.steps import ArraySpec, Step
 _STRETCH = 2**20
 #: Bytes of arrays that are copied to be hashed: pages that so few are on need not be given back.
 _FEW = 2**12
+#: Rounds of a stage ask for the same arrays: so many lists of asked arrays are remembered as they are hashed and sent.
+RECENT_ASKED = 8
 
 Array = NDArray[np.int64] | NDArray[np.float64] | NDArray[np.uint8] | NDArray[np.int32] | NDArray[np.float32]
 
@@ -56,6 +58,11 @@ class Task:
     def hashes(self) -> dict[str, bytes]:
         """BLAKE3 of each array."""
         return {name: array_hash(array) for name, array in self.arrays.items()}
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
 
 
 @dataclass(frozen=True)
@@ -110,10 +117,7 @@ def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes])
     where = f"{epoch} {task.round} {task.step} {task.stage} {task.iteration}"
     where += f" checkpoint {task.checkpoint}" * (task.checkpoint > 0) + f" resume {task.resume}" * (task.resume > 0)
     lines = ["ce task 2", job.hex(), where, starts, retry, _listed(task.stop)]
-    for name in sorted(task.asked):
-        spec = task.asked[name]
-        width = f" words {spec.word_bits}" * (spec.word_bits != 64)
-        lines.append(f"asked {name} {_listed(spec.shape)} {spec.fraction_bits}{width}")
+    lines += _lines_of_asked(tuple(task.asked.items()))
     for name in sorted(task.arrays):
         array = task.arrays[name]
         kind = f"{array.dtype.kind}4" if array.dtype.itemsize == 4 else array.dtype.kind
@@ -121,21 +125,28 @@ def task_digest(job: bytes, epoch: int, task: Task, hashes: Mapping[str, bytes])
     return hashlib.sha256("\n".join(lines).encode()).digest()
 
 
+@lru_cache(RECENT_ASKED)
+def _lines_of_asked(asked: tuple[tuple[str, ArraySpec], ...]) -> tuple[str, ...]:
+    lines = []
+    for name, spec in sorted(asked):
+        width = f" words {spec.word_bits}" * (spec.word_bits != 64)
+        lines.append(f"asked {name} {_listed(spec.shape)} {spec.fraction_bits}{width}")
+    return tuple(lines)
+
+
 def digests_of(tasks: Mapping[str, Task], job: bytes, epoch: int) -> dict[str, bytes]:
-    """The digest of every site's task in a round. Most arrays go to several sites, and are hashed once."""
+    """The digest of every site's task in a round. Tasks are often the same object, and most arrays go to several sites:
+    each is hashed once."""
     hashed: dict[int, bytes] = {}
-    digests: dict[object, bytes] = {}
-    found = {}
-    for site, task in tasks.items():
-        which = (tuple((name, id(array)) for name, array in task.arrays.items()), tuple(task.asked.items()))
-        if which not in digests:
+    digests: dict[int, bytes] = {}
+    for task in tasks.values():
+        if id(task) not in digests:
             for array in task.arrays.values():
                 if id(array) not in hashed:
                     hashed[id(array)] = array_hash(array)
             hashes = {name: hashed[id(array)] for name, array in task.arrays.items()}
-            digests[which] = task_digest(job, epoch, task, hashes)
-        found[site] = digests[which]
-    return found
+            digests[id(task)] = task_digest(job, epoch, task, hashes)
+    return {site: digests[id(task)] for site, task in tasks.items()}
 
 
 def _listed(values: tuple[int, ...]) -> str:

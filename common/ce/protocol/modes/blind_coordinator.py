@@ -13,6 +13,7 @@ from ce.errors import MessageError
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.aggregator import OpenRound, Progress
 from ce.protocol.engine.home_state import Stage
+from ce.protocol.engine.round_plans import RoundPlans, SitePlan
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.array_names import ArrayName
@@ -21,7 +22,7 @@ from ce.protocol.messages.steps import (
     Arrays,
     ArraySpec,
     Step,
-    expected_arrays,
+    TaggedArrays,
     following_steps,
     totals_over_all,
     with_macs,
@@ -34,12 +35,15 @@ from ce.ring import SentWords
 from ce.steps.model import Model, stage_of
 
 Boxes = dict[ArrayName, ArraySpec]
+#: What a round without totals asks for.
+_NOTHING: Arrays = {}
 
 
 class BlindCoordinator:
     """One blind job at the coordinator."""
 
     bound_path: tuple[float, ...] = ()
+    advances_at_once = True  # nothing is computed with totals that nobody can read
     result = None
 
     def __init__(
@@ -54,6 +58,9 @@ class BlindCoordinator:
         self._view = view
         self._on_progress = on_progress
         self._first, *self._others = view.sites
+        self._asked = TaggedArrays(view)
+        self._round_plans = RoundPlans(view)
+        self._plans: Mapping[str, SitePlan] = {}  # of the open round
         self._stage = Stage.of(0, model, view)
         self._iteration = 0
         self._main: Step = "open"  # the last step beside "shares" and "decide"
@@ -74,7 +81,7 @@ class BlindCoordinator:
     def tasks(self, checkpoint: int = 0) -> dict[str, Task]:
         if self.open_round is None:
             return {}
-        return {site: self._task(self.open_round, site, checkpoint) for site in self.open_round.by_site}
+        return {site: self._task(self.open_round, site, checkpoint) for site in self._plans}
 
     @property
     def begins_iteration(self) -> bool:
@@ -176,19 +183,19 @@ class BlindCoordinator:
         self._states = {}
         arrays, boxes = self._expected(step), self._expected_boxes(step)
         sites = (self._first,) if step == "decide" else self._view.sites
-        by_site = {site: [name for name in arrays if site in name.contributors(self._view)] for site in sites}
-        accumulators = Accumulators(arrays, by_site, boxes)
-        self.open_round = OpenRound(self.rounds, step, arrays, by_site, accumulators, resume, boxes)
+        self._plans = self._round_plans.of(step, sites, self._last, arrays)
+        asked = {site: {**plan.asked, **boxes.get(site, {})} for site, plan in self._plans.items()}
+        self.open_round = OpenRound(self.rounds, step, arrays, asked, Accumulators(arrays, asked, boxes), resume)
 
     def _expected(self, step: Step) -> Arrays:
         if step in ("keys", "decide", "finish"):
-            return {}
+            return _NOTHING
         if step == "shares":
             last = {name: words for name, words in self._last.items() if not name.is_mac}
             return with_macs(totals_over_all({n: ArraySpec.of(w, self._bits(n)) for n, w in last.items()}))
         stage = self._stage
         starts = stage.model.n_starts
-        return with_macs(expected_arrays(step, self._view, stage.model, stage.scales, starts, self._iteration))
+        return self._asked.of(step, stage.model, stage.scales, starts, self._iteration)
 
     def _bits(self, name: ArrayName) -> int:
         return name.fraction_bits(self._stage.scales)
@@ -213,10 +220,10 @@ class BlindCoordinator:
     def _task(self, round_: OpenRound, site: str, checkpoint: int) -> Task:
         arrays: dict[str, Array] = {}
         if not (self._decided and site == self._first):
-            arrays = {name: total for name, total in self._last.items() if site in name.contributors(self._view)}
+            arrays = {name: self._last[name] for name in self._plans[site].sent}
         arrays |= {ArrayName.of_box(sender): box for (sender, to), box in self._boxes.items() if to == site}
         where = (round_.number, round_.step, self._stage.number, self._iteration)
-        asked = round_.asked(site)
+        asked = round_.asked[site]
         return Task(*where, checkpoint=checkpoint, resume=round_.resume, arrays=arrays, asked=asked)
 
     def _compare_states(self) -> None:

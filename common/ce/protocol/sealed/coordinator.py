@@ -22,7 +22,7 @@ from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.rooms import MemoryRoom, Rooms
 from ce.protocol.messages.sealed_steps import PHASES, SEALED_TABLE, Phase
-from ce.protocol.messages.steps import Arrays, SealedStep
+from ce.protocol.messages.steps import Arrays, ArraySpec, SealedStep
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.sealed.channel import as_array
 from ce.protocol.sealed.dealer import Dealer, LocalDealer
@@ -102,6 +102,10 @@ class SealedCoordinator:
         return self.open_round is None or self.open_round.step not in ("meet", "mask", "verify", "commit")
 
     @property
+    def advances_at_once(self) -> bool:
+        return False
+
+    @property
     def stoppable(self) -> bool:
         """Whether the tables are opened: each shared block goes on by itself."""
         return self._labels is not None
@@ -127,8 +131,8 @@ class SealedCoordinator:
         if round_ is None:
             return {}
         return {
-            site: Task(round_.number, round_.step, arrays=dict(self._brought[site].items()), asked=round_.asked(site))
-            for site in round_.by_site
+            site: Task(round_.number, round_.step, arrays=dict(self._brought[site].items()), asked=asked)
+            for site, asked in round_.asked.items()
         }
 
     def snapshot(self) -> Snapshot:
@@ -180,12 +184,10 @@ class SealedCoordinator:
     def _await(self, step: SealedStep, brought: dict[str, dict[ArrayName, Array]]) -> None:
         self.rounds += 1
         self.phase = SEALED_TABLE[step].phase
-        boxes = self._expected(step)
-        by_site: dict[str, list[ArrayName]] = {site: [] for site in self.terms.sites if site not in self._absent}
-        boxes = {site: arrays for site, arrays in boxes.items() if site in by_site}
+        boxes = {site: arrays for site, arrays in self._expected(step).items() if site not in self._absent}
+        asked: dict[str, dict[str, ArraySpec]] = {site: dict(arrays.items()) for site, arrays in boxes.items()}
         self._brought = brought
-        accumulators = Accumulators({}, by_site, boxes, self._rooms)
-        self.open_round = OpenRound(self.rounds, step, {}, by_site, accumulators, boxes=boxes)
+        self.open_round = OpenRound(self.rounds, step, {}, asked, Accumulators({}, asked, boxes, self._rooms))
         self._tell_progress()
 
     def _expected(self, step: SealedStep) -> dict[str, Arrays]:
