@@ -9,6 +9,7 @@ import numpy as np
 from ce.errors import MessageError
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.rooms import Bytes
 from ce.protocol.messages.task import Array
 from ce.transport.array_chunks import to_chunks
 from ce_proto.v1 import arrays_pb2
@@ -21,7 +22,8 @@ def letters_up(
     """What a site writes. `boxes`: by receiver. `vocabularies`: sizes, by column."""
     header = _header(attempt, revision, stage)
     header.vocabularies.extend(pb.Vocabulary(column=c, categories=n) for c, n in sorted(vocabularies.items()))
-    for at, chunks in enumerate(_chunks(boxes)):
+    arrays = {site: np.frombuffer(box, np.uint8) for site, box in boxes.items()}
+    for at, chunks in enumerate(_chunks(arrays)):
         if at == 0:
             header.chunks.CopyFrom(chunks)
             yield pb.SiteFrame(letters=header)
@@ -30,7 +32,7 @@ def letters_up(
 
 
 def letters_down(
-    attempt: Attempt, revision: int, stage: int, boxes: Mapping[str, bytes]
+    attempt: Attempt, revision: int, stage: int, boxes: Mapping[str, Bytes]
 ) -> Iterator[pb.CoordinatorFrame]:
     """What a site is sent. `boxes`: by sender."""
     header = _header(attempt, revision, stage)
@@ -65,5 +67,5 @@ def _header(attempt: Attempt, revision: int, stage: int) -> pb.Letters:
     return pb.Letters(job=attempt.job, epoch=attempt.epoch, revision=revision, stage=stage)
 
 
-def _chunks(boxes: Mapping[str, bytes]) -> Iterator[arrays_pb2.ArrayChunks]:
-    return to_chunks({ArrayName.of_box(site): np.frombuffer(box, np.uint8) for site, box in boxes.items()})
+def _chunks(boxes: Mapping[str, Bytes]) -> Iterator[arrays_pb2.ArrayChunks]:
+    return to_chunks({ArrayName.of_box(site): box for site, box in boxes.items()})

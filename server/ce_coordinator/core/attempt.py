@@ -247,7 +247,8 @@ class JobAttempt:
         setup.aligned = False
         refuse_clashing_columns(setup.enrolments)
         refuse_different_keys(self._attempt, {site: setup.signed[site][0] for site in self._attempt.roster})
-        relay = self.letters = LetterRelay(self._attempt, setup.signed, setup.revision, self._mode.lists)
+        lists, rooms = self._mode.lists, self._settings.rooms
+        relay = self.letters = LetterRelay(self._attempt, setup.signed, setup.revision, lists, rooms)
         return [*(self._send(site, relay.introduction()) for site in self._connected), Changed(self._job.name)]
 
     def _received_in_letters(self, relay: LetterRelay, site: str, kind: str, message: Any) -> list[Instruction]:

@@ -1,8 +1,9 @@
 """Introductions and letters of one revision of the enrolments: what all sites are sent before they are aligned.
 
 The sites write to each other in two stages (`ce.protocol.keys.letters`). The coordinator waits until all letters of a
-stage are there, checks their sizes, and passes them on; it cannot read them. In the second stage each site says how
-many categories take part of each clustering that it shares: the holders of a column must say the same.
+stage are there, checks their sizes, and passes them on; it cannot read them. They wait in rooms, which may be files:
+those of fifty sites are many. In the second stage each site says how many categories take part of each clustering that
+it shares: the holders of a column must say the same.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from dataclasses import dataclass
 
 from ce.errors import JobFailed, LimitReached, MessageError
 from ce.protocol.attempt import Attempt
+from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.keys.letters import COMPARED, FIRST, SECOND, ObjectLists, box_size, holders_of
+from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.rooms import MemoryRoom, Rooms
+from ce.protocol.messages.steps import ArraySpec
 from ce.protocol.topology.enrolment import EnrolmentSummary
 from ce.protocol.topology.site_view import Categories
-from ce.transport.array_chunks import LARGEST_HEADER, Collector
+from ce.transport.array_chunks import LARGEST_HEADER, chunks_of
 from ce.transport.enrolment_codec import introduction_frame
-from ce.transport.letters_codec import letters_down, read_boxes, read_vocabularies
+from ce.transport.letters_codec import letters_down, read_vocabularies
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
@@ -29,11 +34,10 @@ MOST_BYTES = 4 * 2**30
 
 @dataclass
 class _Arriving:
-    """Letters of one site that are still on their way."""
+    """Letters of one site that are still on their way. Stage 0: they repeat letters that are here, and are dropped."""
 
     stage: int
     vocabularies: dict[str, int]
-    collector: Collector
 
 
 class LetterRelay:
@@ -45,12 +49,15 @@ class LetterRelay:
         signed: Mapping[str, tuple[EnrolmentSummary, bytes]],
         revision: int,
         lists: ObjectLists = COMPARED,
+        rooms: Rooms = MemoryRoom,
     ) -> None:
-        """Raises LimitReached if what the sites would write is more than the coordinator takes."""
+        """`rooms`: where letters wait. Raises LimitReached if what the sites would write is more than the coordinator
+        takes, and JobFailed if there is no room for it."""
         self.stage = FIRST
         self._attempt = attempt
         self._revision = revision
         self._lists = lists
+        self._rooms = rooms
         self._summaries = {site: signed[site][0] for site in attempt.roster}
         self._introduction = introduction_frame(attempt, signed, revision)
         if self._introduction.ByteSize() > LARGEST_HEADER:
@@ -61,15 +68,15 @@ class LetterRelay:
                 f"what the sites write to each other takes {needed / 1e9:,.1f} GB at the coordinator, and it takes "
                 f"{MOST_BYTES / 1e9:,.1f} GB: fewer sites need less"
             )
-        #: By stage and sender: the boxes by receiver.
-        self._letters: dict[int, dict[str, dict[str, bytes]]] = {FIRST: {}, SECOND: {}}
+        #: By stage: from each site one box for each other site.
+        self._letters = {FIRST: self._room(FIRST)}
         self._vocabularies: dict[str, dict[str, int]] = {}  # by site and column
         self._arriving: dict[str, _Arriving] = {}
 
     @property
     def awaited(self) -> set[str]:
         """The sites whose letters of this stage are not here."""
-        return set() if self.complete else set(self._attempt.roster) - self._letters[self.stage].keys()
+        return set() if self.complete else set(self._letters[self.stage].waiting)
 
     @property
     def complete(self) -> bool:
@@ -102,7 +109,7 @@ class LetterRelay:
 
     def letters(self, site: str, stage: int) -> Frames:
         """What the others have written to a site in a stage that is complete."""
-        boxes = {sender: sent[site] for sender, sent in self._letters[stage].items() if sender != site}
+        boxes = {sender: box for (sender, to), box in self._letters[stage].boxes.items() if to == site}
         return letters_down(self._attempt, self._revision, stage, dict(sorted(boxes.items())))
 
     def frames_after_reconnect(self, site: str) -> Frames:
@@ -120,10 +127,12 @@ class LetterRelay:
             raise MessageError(f"letters: expected revision {self._revision} and stage 1 or 2")
         if message.revision == self._revision and message.stage > self.stage:
             raise MessageError(f"letters: expected stage {self.stage}, got {message.stage}")
-        size = self._size(message.stage, site) + 128 * len(self._attempt.roster)
         repeated = message.revision < self._revision or site not in self.awaited or message.stage < self.stage
-        vocabularies = {} if repeated else self._checked_vocabularies(site, message)
-        self._arriving[site] = _Arriving(0 if repeated else message.stage, vocabularies, Collector(size))
+        if repeated:
+            self._arriving[site] = _Arriving(0, {})
+        else:
+            self._arriving[site] = _Arriving(message.stage, self._checked_vocabularies(site, message))
+            self._letters[message.stage].begin(site)
         return self.more(site, message.chunks)
 
     def more(self, site: str, chunks: arrays_pb2.ArrayChunks) -> bool:
@@ -131,30 +140,38 @@ class LetterRelay:
         arriving = self._arriving.get(site)
         if arriving is None:
             raise MessageError("more: no letters are under way")
-        if not arriving.collector.feed(chunks):
+        for chunk in chunks_of(chunks):
+            if arriving.stage:
+                self._letters[arriving.stage].add(site, chunk)
+        if not chunks.last:
             return False
         del self._arriving[site]
-        if arriving.stage != self.stage:
-            return False  # repeated after a broken stream
-        boxes = read_boxes(arriving.collector.arrays)
-        peers = [peer for peer in self._attempt.roster if peer != site]
-        if sorted(boxes) != peers:
-            raise MessageError("letters: expected one for each other site")
-        for peer, box in boxes.items():
-            expected = self._box_size(self.stage, site, peer)
-            if len(box) != expected:
-                raise MessageError(f"letters: expected {expected:,} bytes for {peer}, got {len(box):,}")
-        self._letters[self.stage][site] = boxes
-        if self.stage == SECOND:
+        if not arriving.stage:
+            return False
+        self._letters[arriving.stage].end(site)
+        if arriving.stage == SECOND:
             self._vocabularies[site] = arriving.vocabularies
         if self.awaited:
             return False
         self.stage += 1
+        if self.stage == SECOND:
+            self._letters[SECOND] = self._room(SECOND)
         return True
 
     def forget(self) -> None:
         """Iterations have begun: no site asks for its letters again."""
-        self._letters = {FIRST: {}, SECOND: {}}
+        self._letters = {}
+
+    def _room(self, stage: int) -> Accumulators:
+        """Room for the letters of a stage."""
+        roster = self._attempt.roster
+
+        def boxes(site: str) -> dict[ArrayName, ArraySpec]:
+            sizes = {peer: self._box_size(stage, site, peer) for peer in roster if peer != site}
+            return {ArrayName.of_box(peer): ArraySpec((size,)) for peer, size in sizes.items()}
+
+        of_sites = {site: boxes(site) for site in roster}
+        return Accumulators({}, of_sites, of_sites, self._rooms)
 
     def _size(self, stage: int, site: str) -> int:
         """Bytes of all letters of a site."""

@@ -60,4 +60,4 @@ class JobSettings:
     limits: Limits
     min_cluster: int  # clusters with fewer objects are withheld from the operator
     checkpoint_interval: CheckpointInterval
-    rooms: Rooms = MemoryRoom  # for what sealed jobs pass on
+    rooms: Rooms = MemoryRoom  # for what is only passed on

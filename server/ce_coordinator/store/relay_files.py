@@ -1,4 +1,4 @@
-"""Files for what sealed jobs pass on, beside the store: the coordinator's memory does not grow with their objects.
+"""Files for what the coordinator only passes on, beside the store: its memory does not grow with it.
 
 A file has no name, so that nothing stays when the process ends, and is removed as soon as nobody reads it any more. Its
 bytes are taken on the disk before any arrive: a full disk is an error with a sentence, at the beginning of a round.
