@@ -123,7 +123,7 @@ def layouts(options: Options) -> Measurement:
     tables = {"one site": by_rows(codes, four[:1]), "rows": by_rows(codes, four), "columns": by_columns(codes, four)}
 
     def seconds(name: str) -> dict[str, float]:
-        job = ce.Job(clusters=K, restarts=5, max_iterations=8, tolerance=0.0)
+        job = ce.Job(clusters=K, restarts=5, max_iterations=8, tolerance=0.0, local_loops=1)
         stamps: list[iterations.Stamp] = []
         ce.simulate(job, tables[name], privacy="plain", on_progress=lambda _: stamps.append(iterations.now()))
         return iterations.between(stamps)

@@ -6,11 +6,9 @@ return wall time, and CPU time of all threads of this process, which other users
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -18,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ce
+from ce.kernels.backend import using
 
 Codes = NDArray[np.int32]
 
@@ -42,17 +41,10 @@ def since(begin: Stamp, times: int = 1) -> dict[str, float]:
     return {key: (end[at] - begin[at]) / times for at, key in enumerate(("wall", "CPU"))}
 
 
-@contextmanager
-def kernels(choice: str) -> Iterator[None]:
-    """CE_KERNELS for what begins within."""
-    with mock.patch.dict(os.environ, {"CE_KERNELS": choice}):
-        yield
-
-
 def bce(labels: Codes, k: int, *, threads: int, iterations: int = 12, choice: str = "") -> dict[str, float]:
     """An iteration of BCE with bound and sums, alpha being learnt, one start."""
     stamps: list[Stamp] = []
-    with kernels(choice):
+    with using(choice):
         _fit(labels, k, threads, iterations, lambda: stamps.append(now()))
     return between(stamps)
 
