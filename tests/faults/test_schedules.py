@@ -26,6 +26,9 @@ from ce_coordinator.core.instructions import Instruction, SaveJob
 #: `make faults` asks for more.
 SCHEDULES = int(os.environ.get("CE_FAULT_SCHEDULES", "300"))
 BATCH = 10
+#: Batches that `make test` plays; `make test-slow` plays the others.
+QUICK_BATCHES = 15
+BATCHES = range((SCHEDULES + BATCH - 1) // BATCH)
 
 
 @pytest.fixture(scope="module", name="cases")
@@ -47,7 +50,9 @@ def variant(seed: int) -> tuple[str, str, str]:
 
 @pytest.mark.promise("Every wait has a deadline, and a job that fails says why.")
 @pytest.mark.promise("kill -9 of any process at any moment ends with the same bits.")
-@pytest.mark.parametrize("batch", range((SCHEDULES + BATCH - 1) // BATCH))
+@pytest.mark.parametrize(
+    "batch", [pytest.param(n, marks=pytest.mark.slow) if n >= QUICK_BATCHES else n for n in BATCHES]
+)
 def test_no_job_is_lost_hangs_or_ends_otherwise(batch: int, cases: Cases, record_property: Any) -> None:
     seen: Counter[str] = Counter()
     for seed in range(batch * BATCH, (batch + 1) * BATCH):

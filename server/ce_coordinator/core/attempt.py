@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -316,14 +317,10 @@ class JobAttempt:
 
     def _align(self, relay: LetterRelay) -> Compute:
         """Who shares what, from all enrolments."""
-        enrolments, vocabularies = self.setup.enrolments, relay.vocabularies
-        most_bytes = self._settings.limits.round_bytes
+        enrolments, most_bytes = self.setup.enrolments, self._settings.limits.round_bytes
+        given = (self._attempt, enrolments, relay.vocabularies, self.trace.progress, most_bytes)
         size = sum(len(enrolment.objects) for enrolment in enrolments.values())
-
-        def work() -> Aligned:
-            return self._mode.align(self._attempt, enrolments, vocabularies, self.trace.progress, most_bytes)
-
-        return Compute(self._job.name, self._attempt.epoch, size, work)
+        return Compute(self._job.name, self._attempt.epoch, size, partial(self._mode.align, *given))
 
     def _compute(self, rounds: AttemptRounds, work: Work) -> Compute:
         return Compute(self._job.name, self._attempt.epoch, rounds.size, work)

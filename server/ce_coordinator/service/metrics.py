@@ -142,12 +142,15 @@ class CoordinatorMetrics:
             self.exchanges.labels(*one)
             for ended in ("done", "failed", "cancelled"):
                 self.jobs_ended.labels(ended, *one)
-        self._tallies = [Tally(self.bytes.labels(direction)) for direction in ("in", "out")]
-        self.received, self.sent = (tally.add for tally in self._tallies)
+        directions = ("in", "out")
+        #: By direction, or by phase, model and mode.
+        self._tallies: dict[tuple[str, ...], Tally] = {
+            (direction,): Tally(self.bytes.labels(direction)) for direction in directions
+        }
+        self.received, self.sent = (self._tallies[direction,].add for direction in directions)
         made.before_each_scrape(self._count_tallies)
         self._clock = clock
         self._running: dict[str, _Job] = {}
-        self._seconds: dict[tuple[str, str, str], Tally] = {}  # by phase, model and mode
         self._seen: set[str] = set()
 
     def show(self, census: Callable[[], Census], waiting: Callable[[], tuple[int, int]]) -> None:
@@ -162,7 +165,7 @@ class CoordinatorMetrics:
         self.registry.before_each_scrape(look)
 
     def _count_tallies(self) -> None:
-        for tally in (*self._tallies, *self._seconds.values()):
+        for tally in self._tallies.values():
             tally.count()
 
     def happened(self, event: Event) -> None:
@@ -232,7 +235,7 @@ class CoordinatorMetrics:
         job, now = self._running.get(name), self._clock()
         if job is not None:
             spent = (job.phase, job.model, job.privacy)
-            if spent not in self._seconds:
-                self._seconds[spent] = Tally(self.phase_seconds.labels(*spent))
-            self._seconds[spent].add(now - job.since)
+            if spent not in self._tallies:
+                self._tallies[spent] = Tally(self.phase_seconds.labels(*spent))
+            self._tallies[spent].add(now - job.since)
             job.phase, job.since = phase, now

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.aggregator import OpenRound, Outcome, Progress
 from ce.protocol.engine.home_state import HomeState, Stage
-from ce.protocol.engine.round_plans import RoundPlans, SitePlan, shared_tasks
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.engine.start_selection import StartDecisions, StartSelection
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.round_plans import RoundPlans, SitePlan, shared_tasks
 from ce.protocol.messages.steps import Arrays, ArraySpec, AskedArrays, Step, totals_over_all
 from ce.protocol.messages.task import Answer, Array, Task
 from ce.protocol.topology.site_view import SiteView

@@ -13,10 +13,10 @@ from ce.errors import MessageError
 from ce.protocol.engine.accumulators import Accumulators
 from ce.protocol.engine.aggregator import OpenRound, Progress
 from ce.protocol.engine.home_state import Stage
-from ce.protocol.engine.round_plans import RoundPlans, SitePlan
 from ce.protocol.engine.shared_objects import Pseudonyms
 from ce.protocol.engine.snapshots import Snapshot
 from ce.protocol.messages.array_names import ArrayName
+from ce.protocol.messages.round_plans import RoundPlans, SitePlan
 from ce.protocol.messages.steps import (
     TABLE,
     Arrays,
