@@ -28,7 +28,7 @@ from ce.protocol.messages.task import Answer, Array, ArrayChunk, Task, array_has
 from ce.protocol.topology.enrolment import enrol
 from ce.protocol.topology.topology import align
 from ce.transport import array_chunks as parts_module
-from ce.transport.array_chunks import CHUNK, LARGEST_FRAME, Collector, chunks_of, to_chunks
+from ce.transport.array_chunks import CHUNK, LARGEST_FRAME, Collector, chunk_of, chunks_of, to_chunks
 from ce.transport.frames import AnswerReader, TaskReader, answer_frames, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -119,6 +119,20 @@ def test_large_arrays_go_in_frames_of_a_mebibyte() -> None:
     assert all(sum(len(part.data) for part in frame.chunks) <= CHUNK for frame in frames)
     assert {part.name for part in frames[0].chunks} == {"small", "large"}
     assert_same(collect(frames).arrays, arrays)
+
+
+def test_the_frames_of_a_job_of_many_sites_are_small() -> None:
+    sizes = {sites: chunk_of(sites) for sites in (1, 4, 5, 16, 17, 50, 64, 65, 1000)}
+    assert sizes[1] == sizes[4] == CHUNK
+    assert sizes[16] == CHUNK // 4
+    assert sizes[17] == CHUNK // 8
+    assert sizes[64] == sizes[65] == sizes[1000] == 2**16
+    assert all(sites * size <= 4 * CHUNK for sites, size in sizes.items() if size > 2**16)
+    arrays = {"small": np.arange(3), "large": np.random.default_rng(0).standard_normal(100_001)}
+    frames = list(to_chunks(arrays, chunk=sizes[50]))
+    assert max(sum(len(part.data) for part in frame.chunks) for frame in frames) <= sizes[50]
+    assert_same(collect(frames).arrays, arrays)
+    assert len(frames) == -(-100_001 * 8 // sizes[50])
 
 
 def test_no_frame_is_too_large_for_the_stream_however_small_its_arrays() -> None:

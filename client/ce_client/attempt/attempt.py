@@ -16,7 +16,7 @@ from ce.errors import CeError, JobFailed, MessageError
 from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.task import Array, Task
-from ce.transport.array_chunks import Collector
+from ce.transport.array_chunks import Collector, chunk_of
 from ce.transport.enrolment_codec import exclusion_messages
 from ce.transport.frames import LARGEST_MESSAGE, AskedReader, TaskReader, answer_frames
 from ce_client.attempt.admission import Admission, TooFewLabels
@@ -274,7 +274,7 @@ class SiteAttempt:
             return admission.exclude(found.findings)
         self._masked_words_left |= masks and any(ArrayName(name).kind != "box" for name in answer.arrays)
         self._masked_words_left |= sealed and task.step != "meet"  # a budget that is spent is named, at `mask`
-        return answer_frames(self.job, self.epoch, answer, digest)
+        return answer_frames(self.job, self.epoch, answer, digest, chunk_of(len(self.attempt.roster)))
 
     def _end_rounds(self) -> None:
         """The alignment of these rounds is replaced; they have answered counts at most."""

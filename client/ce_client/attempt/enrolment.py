@@ -11,6 +11,7 @@ from ce.protocol.keys.handshake import key_commitment, sign_enrolment
 from ce.protocol.topology.enrolment import Enrolment, EnrolmentSummary, enrol
 from ce.protocol.topology.exclusions import ExclusionCount
 from ce.protocol.topology.vocabularies import Wishes
+from ce.transport.array_chunks import chunk_of
 from ce.transport.enrolment_codec import SALT_SIZE, enrolment_frames, enrolment_header
 from ce_client.attempt.setup import PreparedAttempt
 from ce_client.daemon.site_files import SiteFiles
@@ -47,4 +48,4 @@ class SiteEnrolment:
         attempt, least = prepared.offered.attempt, prepared.offered.policy.min_cluster
         signature = sign_enrolment(attempt, site_files.settings.name, self.summary, site_files.key)
         header = enrolment_header(attempt, self.enrolment, self.summary, self.salt, signature, least, excluded)
-        return enrolment_frames(header, self.enrolment)
+        return enrolment_frames(header, self.enrolment, chunk_of(len(attempt.roster)))

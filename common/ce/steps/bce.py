@@ -150,9 +150,10 @@ class BCESteps(PosteriorCells):
         flat = opening.labels / self.k
         if "weights" in opening.given:  # of shared objects in a distributed job; NaN where an object has none
             weights = opening.given["weights"]
-            return _posterior(
-                globals_["alpha"][:, :, None] + np.where(np.isnan(weights), flat, opening.labels * weights)
-            )
+            gamma = opening.labels * weights
+            np.copyto(gamma, flat, where=np.isnan(weights))
+            gamma += globals_["alpha"][:, :, None]
+            return _posterior(gamma)
         return _posterior(globals_["alpha"][:, :, None] + flat)
 
     def message(self, state: State) -> Reals:

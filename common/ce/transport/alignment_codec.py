@@ -16,7 +16,7 @@ from ce.protocol.messages.array_names import rows_array
 from ce.protocol.topology.site_view import Block, SiteView, TopologyColumn
 from ce.protocol.topology.topology import Rows, Topology
 from ce.steps.model import Sizes
-from ce.transport.array_chunks import to_chunks
+from ce.transport.array_chunks import chunk_of, to_chunks
 from ce.transport.enrolment_codec import kind_number, read_kind
 from ce_proto.v1 import site_pb2 as pb
 
@@ -44,7 +44,7 @@ def alignment_frames(
         shared_by_all=view.shared_by_all,
     )
     arrays = {rows_array(block): positions.astype(np.int64) for block, positions in rows.items()}
-    for at, chunks in enumerate(to_chunks(arrays)):
+    for at, chunks in enumerate(to_chunks(arrays, chunk=chunk_of(len(attempt.roster)))):
         if at == 0:
             header.chunks.CopyFrom(chunks)
             yield pb.CoordinatorFrame(alignment=header)

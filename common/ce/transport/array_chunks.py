@@ -21,8 +21,11 @@ from ce_proto.v1 import arrays_pb2 as pb
 
 Frame = TypeVar("Frame")
 
-#: Bytes of elements in one frame.
+#: Bytes of elements in one frame, at most.
 CHUNK = 2**20
+#: In a job of many sites frames are smaller, so that the frames that a coordinator holds for all of its streams (each
+#: has some on their way, in several copies) take no more than some of these bytes. Smaller ones cost too much time.
+ALL_STREAMS, SMALLEST_CHUNK = 2**22, 2**16
 #: What gRPC may take for one frame: a chunk, and room for names, tokens and certificates.
 LARGEST_FRAME = 4 * CHUNK
 #: What the other fields of a message with arrays may take: all of them are in its first frame.
@@ -42,14 +45,22 @@ _TYPES: dict[int, np.dtype[Any]] = {
 _NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 
 
-def to_chunks(arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | None = None) -> Iterator[pb.ArrayChunks]:
-    """All arrays in order, as frames' worth of pieces; at least one, and the last says so."""
+def chunk_of(sites: int) -> int:
+    """Bytes of elements in one frame of a job of so many sites: a power of two."""
+    share: int = 2 ** (ALL_STREAMS // sites).bit_length() // 2
+    return max(SMALLEST_CHUNK, min(CHUNK, share))
+
+
+def to_chunks(
+    arrays: Mapping[str, Array], fraction_bits: Mapping[str, int] | None = None, chunk: int | None = None
+) -> Iterator[pb.ArrayChunks]:
+    """All arrays in order, as frames' worth of pieces; at least one, and the last says so. `chunk`: see `chunk_of`."""
 
     def next_chunks() -> tuple[pb.ArrayChunks, pb.ArrayChunks]:
         chunks = pb.ArrayChunks()
         return chunks, chunks
 
-    return in_frames(arrays, fraction_bits or {}, next_chunks(), next_chunks)
+    return in_frames(arrays, fraction_bits or {}, next_chunks(), next_chunks, chunk)
 
 
 def in_frames(
@@ -57,10 +68,12 @@ def in_frames(
     fraction_bits: Mapping[str, int],
     first: tuple[Frame, pb.ArrayChunks],
     following: Callable[[], tuple[Frame, pb.ArrayChunks]],
+    chunk: int | None = None,
 ) -> Iterator[Frame]:
     """The same, written where they leave: into the first frame and those that follow it, each given with its chunks. A
     message that is made part of another one is copied."""
-    (frame, chunks), room = first, CHUNK
+    chunk = chunk or CHUNK
+    (frame, chunks), room = first, chunk
     for name, array in arrays.items():
         dtype = array.dtype if array.dtype in _NUMBERS else array.dtype.newbyteorder("<")
         kind, bits = _NUMBERS[dtype], fraction_bits.get(name, 0)
@@ -69,7 +82,7 @@ def in_frames(
         around = len(name) + _AROUND
         if room <= 0:
             yield frame
-            (frame, chunks), room = following(), CHUNK
+            (frame, chunks), room = following(), chunk
         if array.nbytes <= room:
             data = elements.tobytes()  # row-major whatever the strides are
             give_back(elements, 0, len(data))
@@ -82,7 +95,7 @@ def in_frames(
         while offset < len(flat):
             if room < step:
                 yield frame
-                (frame, chunks), room = following(), CHUNK
+                (frame, chunks), room = following(), chunk
             data = bytes(flat[offset : offset + room // step * step])
             give_back(contiguous, offset, offset + len(data))
             chunks.chunks.add(name=name, type=kind, shape=array.shape, fraction_bits=bits, offset=offset, data=data)

@@ -125,9 +125,9 @@ def enrolment_header(
     return header
 
 
-def enrolment_frames(header: pb.Enrolment, enrolment: Enrolment) -> Iterator[pb.SiteFrame]:
+def enrolment_frames(header: pb.Enrolment, enrolment: Enrolment, chunk: int | None = None) -> Iterator[pb.SiteFrame]:
     """The header and the pseudonyms, one frame at a time."""
-    for at, chunks in enumerate(to_chunks({PSEUDONYMS: pseudonym_bytes(enrolment)})):
+    for at, chunks in enumerate(to_chunks({PSEUDONYMS: pseudonym_bytes(enrolment)}, chunk=chunk)):
         if at == 0:
             header.chunks.CopyFrom(chunks)
             yield pb.SiteFrame(enrolment=header)

@@ -65,7 +65,9 @@ class Encoded:
 Frame = pb.CoordinatorFrame | Encoded
 
 
-def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.CoordinatorFrame]:
+def task_frames(
+    job: str, epoch: int, task: Task, digest: bytes, chunk: int | None = None
+) -> Iterator[pb.CoordinatorFrame]:
     """A task as it goes down the stream; made one frame at a time, as fast as the stream takes them."""
     header = pb.Task(
         job=job,
@@ -88,10 +90,12 @@ def task_frames(job: str, epoch: int, task: Task, digest: bytes) -> Iterator[pb.
         frame = pb.CoordinatorFrame(more=pb.More(job=job, epoch=epoch))
         return frame, frame.more.chunks
 
-    yield from in_frames(task.arrays, {}, (first, first.task.chunks), following)
+    yield from in_frames(task.arrays, {}, (first, first.task.chunks), following, chunk)
 
 
-def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterator[pb.SiteFrame]:
+def answer_frames(
+    job: str, epoch: int, answer: Answer, digest: bytes, chunk: int | None = None
+) -> Iterator[pb.SiteFrame]:
     """An answer as it goes up; `digest` is that of the task."""
     header = pb.Answer(
         job=job,
@@ -112,7 +116,7 @@ def answer_frames(job: str, epoch: int, answer: Answer, digest: bytes) -> Iterat
         frame = pb.SiteFrame(more=pb.More(job=job, epoch=epoch))
         return frame, frame.more.chunks
 
-    yield from in_frames(answer.arrays, answer.fraction_bits, (first, first.answer.chunks), following)
+    yield from in_frames(answer.arrays, answer.fraction_bits, (first, first.answer.chunks), following, chunk)
 
 
 class AskedReader:

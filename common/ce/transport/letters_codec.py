@@ -11,7 +11,7 @@ from ce.protocol.attempt import Attempt
 from ce.protocol.messages.array_names import ArrayName
 from ce.protocol.messages.rooms import Bytes
 from ce.protocol.messages.task import Array
-from ce.transport.array_chunks import to_chunks
+from ce.transport.array_chunks import chunk_of, to_chunks
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
 
@@ -23,7 +23,7 @@ def letters_up(
     header = _header(attempt, revision, stage)
     header.vocabularies.extend(pb.Vocabulary(column=c, categories=n) for c, n in sorted(vocabularies.items()))
     arrays = {site: np.frombuffer(box, np.uint8) for site, box in boxes.items()}
-    for at, chunks in enumerate(_chunks(arrays)):
+    for at, chunks in enumerate(_chunks(attempt, arrays)):
         if at == 0:
             header.chunks.CopyFrom(chunks)
             yield pb.SiteFrame(letters=header)
@@ -36,7 +36,7 @@ def letters_down(
 ) -> Iterator[pb.CoordinatorFrame]:
     """What a site is sent. `boxes`: by sender."""
     header = _header(attempt, revision, stage)
-    for at, chunks in enumerate(_chunks(boxes)):
+    for at, chunks in enumerate(_chunks(attempt, boxes)):
         if at == 0:
             header.chunks.CopyFrom(chunks)
             yield pb.CoordinatorFrame(letters=header)
@@ -67,5 +67,6 @@ def _header(attempt: Attempt, revision: int, stage: int) -> pb.Letters:
     return pb.Letters(job=attempt.job, epoch=attempt.epoch, revision=revision, stage=stage)
 
 
-def _chunks(boxes: Mapping[str, Bytes]) -> Iterator[arrays_pb2.ArrayChunks]:
-    return to_chunks({ArrayName.of_box(site): box for site, box in boxes.items()})
+def _chunks(attempt: Attempt, boxes: Mapping[str, Bytes]) -> Iterator[arrays_pb2.ArrayChunks]:
+    named: dict[str, Array] = {ArrayName.of_box(site): box for site, box in boxes.items()}
+    return to_chunks(named, chunk=chunk_of(len(attempt.roster)))

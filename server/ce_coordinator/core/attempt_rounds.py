@@ -7,9 +7,10 @@ which one is due (`CheckpointDue`), and goes on when that is saved, or cannot be
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 
 from ce.errors import MessageError
 from ce.privacy.derivation import joined
@@ -21,7 +22,7 @@ from ce.protocol.topology.enrolment import EnrolmentSummary, enrolment_digest
 from ce.protocol.topology.topology import Rows, Topology
 from ce.service.checkpoint_id import CheckpointId
 from ce.transport.alignment_codec import alignment_frames
-from ce.transport.array_chunks import CHUNK, chunks_of
+from ce.transport.array_chunks import chunk_of, chunks_of
 from ce.transport.frames import Encoded, Frame, answer_header, task_frames
 from ce_proto.v1 import arrays_pb2
 from ce_proto.v1 import site_pb2 as pb
@@ -55,18 +56,36 @@ class NextRound:
     resumed_from: CheckpointId | None = None
 
 
-class _SharedFrames:
-    """The frames of a small task, for all streams that it goes down: encoded when the first takes them, once for all,
-    and gone when the last has sent them."""
+@dataclass
+class _SharedFrame:
+    """A frame, and how many streams have not taken it yet."""
 
-    def __init__(self, frames: Iterator[pb.CoordinatorFrame]) -> None:
+    frame: Encoded
+    streams: int
+
+
+class _SharedFrames:
+    """The frames of a task, for all streams that it goes down: each is made and encoded when the first stream takes it,
+    and gone when the last has taken it. While a large task waits in queues, only its arrays are in memory."""
+
+    def __init__(self, frames: Iterator[pb.CoordinatorFrame], streams: int) -> None:
         self._frames = frames
-        self._encoded: list[Encoded] | None = None
+        self._streams = streams
+        self._made: dict[int, _SharedFrame] = {}  # by position
 
     def __iter__(self) -> Iterator[Frame]:
-        if self._encoded is None:
-            self._encoded = [Encoded(frame.SerializeToString()) for frame in self._frames]
-        return iter(self._encoded)
+        """For one of the streams."""
+        for position in count():
+            if position not in self._made:
+                frame = next(self._frames, None)
+                if frame is None:
+                    return
+                self._made[position] = _SharedFrame(Encoded(frame.SerializeToString()), self._streams)
+            shared = self._made[position]
+            shared.streams -= 1
+            if not shared.streams:
+                del self._made[position]
+            yield shared.frame
 
 
 #: What the coordinator computes between two rounds; the result goes to `begin`, or is a checkpoint to be saved.
@@ -193,23 +212,18 @@ class AttemptRounds:
     def tasks(self, sites: Iterable[str]) -> Iterator[tuple[str, Iterable[Frame]]]:
         """The frames of the task of each of these sites that has one."""
         assert self._round is not None
+        tasks, digests = self._round.tasks, self._round.digests
+        owed = [site for site in sites if site in tasks]
+        streams = Counter(digests[site] for site in owed)
         shared: dict[bytes, _SharedFrames] = {}
-        for site in sites:
-            task = self._round.tasks.get(site)
-            if task is None:
-                continue
+        chunk = chunk_of(len(self.attempt.roster))
+        for site in owed:
+            task, digest = tasks[site], digests[site]
             self.bytes += task.nbytes
-            digest = self._round.digests[site]
-            if task.nbytes > CHUNK:
-                # Made as the stream takes them: while a large task waits in a queue, only its arrays are in memory.
-                yield site, self._frames(task, digest)
-                continue
             if digest not in shared:
-                shared[digest] = _SharedFrames(self._frames(task, digest))
+                frames = task_frames(self.attempt.job, self.attempt.epoch, task, digest, chunk)
+                shared[digest] = _SharedFrames(frames, streams[digest])
             yield site, shared[digest]
-
-    def _frames(self, task: Task, digest: bytes) -> Iterator[pb.CoordinatorFrame]:
-        return task_frames(self.attempt.job, self.attempt.epoch, task, digest)
 
     def answer(self, site: str, message: pb.Answer) -> bool:
         """A site's answer, or its beginning. True: the round is complete, and `advance` is due."""

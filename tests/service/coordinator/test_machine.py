@@ -27,6 +27,7 @@ from ce.errors import (
 )
 from ce.job import MODES_OF_TOTALS
 from ce.testing import FrameByFrame, make_sites, write_labels
+from ce.transport import array_chunks
 from ce.transport.frames import PROTOCOL
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.job_index import JobIndex
@@ -373,17 +374,30 @@ def test_pseudonyms_are_forgotten_when_iterations_begin(sit: Callable[..., Frame
     assert table.machine.records["job"].state == "done"
 
 
-def test_a_task_is_encoded_once_for_those_who_take_it_together_and_not_kept(sit: Callable[..., FrameByFrame]) -> None:
+def test_frames_of_a_task_are_made_once_for_all_streams_and_kept_until_the_last_has_taken_them(
+    sit: Callable[..., FrameByFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = sit()
     table.connect()
     table.submit(job().definition())
     _, rounds = iterating(table)
-    (_, one), (_, other) = rounds.tasks(["west", "west"])
-    (frame,) = one
-    assert next(iter(other)) is frame
-    alive = weakref.ref(frame)
-    del one, other, frame
-    assert alive() is None
+    for limit in ("CHUNK", "SMALLEST_CHUNK"):  # so that a task has several frames
+        monkeypatch.setattr(array_chunks, limit, 16)
+    (_, shared), (_, again) = rounds.tasks(["west", "west"])
+    assert again is shared
+    fast, slow = iter(shared), iter(shared)
+    ahead = [weakref.ref(next(fast)) for _ in range(3)]
+    assert all(alive() is not None for alive in ahead)
+    for alive in ahead[:2]:
+        assert next(slow) is alive()
+    assert next(slow) is ahead[2]()
+    assert [alive() is None for alive in ahead] == [True, True, False]
+    rest = list(fast)
+    assert len(rest) > 2
+    assert list(slow) == rest
+    last = weakref.ref(rest[-1])
+    del rest
+    assert last() is None
 
 
 def hello_of(site: str, *lacks: pb.Feature) -> pb.Hello:

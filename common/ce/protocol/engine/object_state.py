@@ -52,7 +52,8 @@ class ObjectState:
         self.opening = opening
         self.weights = weights
         self._stopped: dict[int, State] = {}
-        self._stepped = False  # the state was made by a step, and no other object refers to it
+        self._stepped = False  # the state was made by a step, stretch by stretch
+        self._alone = False  # no other object refers to the arrays of the state
         self._sent: SentMessage | None = None  # the last message: it may still be on its way to a site
         self._on_trial = False  # the step of this iteration may be taken back in the next
 
@@ -64,6 +65,7 @@ class ObjectState:
         self._stepped = False
         self.state = model.start_objects(self.opening, globals_, before)
         self.opening = replace(self.opening, given={})  # of the beginning, and of no use after it
+        self._alone = _refer_to_nothing(self.state, self.opening)
         self._accepted: SentWords | None = None
         self._sums: SentWords | None = None
         self._labels = likeliest(model.memberships(self.state))
@@ -190,7 +192,7 @@ class ObjectState:
             new = work(self._stretches[0])
             check_cancelled()
             self.state = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in new.items()}
-            self._stepped = False
+            self._stepped = self._alone = False
         else:
             self._step_in_place(work)
         self._moved = labels != self._labels
@@ -213,14 +215,16 @@ class ObjectState:
             work_in_place(stretches.pop(0))  # makes room for the new state
         for _ in self._each(stretches, work_in_place):
             pass
-        self._stepped = True
+        self._stepped = self._alone = True
         self.state = state
 
     def _room(self, name: str, like: Reals) -> Reals:
         """Where an array of the new state goes: over the old one, if that is this block's alone."""
-        if self._stepped and not (self._sent is not None and np.may_share_memory(self.state[name], self._sent)):
-            return self.state[name]
-        return np.empty((*like.shape[:-1], self._labels.shape[-1]))
+        old, shape = self.state.get(name), (*like.shape[:-1], self._labels.shape[-1])
+        on_its_way = old is not None and self._sent is not None and np.may_share_memory(old, self._sent)
+        if old is None or old.shape != shape or on_its_way or not self._alone:
+            return np.empty(shape)
+        return old
 
     def _cut(self, wider: int = 1) -> list[_Stretch]:
         """All objects, some at a time; no stretch is empty. `wider`: by so much than one number for each cluster."""
@@ -240,6 +244,19 @@ class ObjectState:
         for result in map(work, stretches) if pool is None else pool.map(work, stretches):
             check_cancelled()
             yield result
+
+
+def _refer_to_nothing(state: State, opening: Opening) -> bool:
+    """Whether no array of the state is part of another one, or of what is known from the opening."""
+    arrays = list(state.values())
+    known = (opening.labels, opening.votes)
+    return len(set(map(id, arrays))) == len(arrays) and all(
+        array.flags.owndata
+        and array.flags.carray
+        and array.dtype == np.float64
+        and not any(np.may_share_memory(array, other) for other in known)
+        for array in arrays
+    )
 
 
 def _part(state: State, part: slice) -> State:
