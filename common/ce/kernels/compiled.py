@@ -3,6 +3,7 @@
 from ce.kernels.cells import LANES
 from ce.kernels.compiled_cells import count_sums, lookup_sums, posterior_sums
 from ce.kernels.compiled_gaussian import gaussian_sweeps
+from ce.kernels.compiled_gibbs import bce_sweep
 from ce.kernels.compiled_objects import (
     digamma,
     dirichlet_posterior,
@@ -17,6 +18,7 @@ from ce.kernels.compiled_objects import (
 
 __all__ = [
     "LANES",
+    "bce_sweep",
     "count_sums",
     "digamma",
     "dirichlet_posterior",

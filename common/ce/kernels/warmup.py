@@ -68,6 +68,15 @@ def _call_all() -> None:
     kernels.likeliest(reals, np.empty((1, 3), dtype=np.intp))
     for of_numbers in (kernels.log, kernels.exp, kernels.digamma, kernels.trigamma):
         of_numbers(np.ones(3), np.empty(3))
+    kernels.bce_sweep(
+        np.zeros((1, 1), dtype=np.int32),
+        np.ones(1, dtype=np.int64),
+        np.full((1, 1), -1, dtype=np.int16),
+        *(np.zeros((1, 2)) for _ in range(3)),
+        1.0,
+        1.0,
+        np.zeros((1, 1)),
+    )
     state = [reals.copy() for _ in range(5)]
     kernels.gaussian_sweeps(
         1, True, *state, reals, reals, np.ones(3), np.ones(3), np.ones((1, 2)), np.zeros((1, 2)), np.ones(1)

@@ -39,7 +39,7 @@ class Estimator:
 
     random_state: Any
     n_threads: int | None
-    progress: bool | Callable[[Progress], None]
+    progress: bool | Callable[[Any], None]
 
     labels_: NDArray[Any]
     memberships_: Reals

@@ -13,11 +13,13 @@ from ce.declarations.bce import DECLARATION
 from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.models.base import HERE, Estimator, not_negative, one_of, positive
+from ce.models.bce_gibbs import sample_bce, warn_of_chains
 from ce.models.prediction import infer
 from ce.models.start_tables import base_start, pairs_start, seeds_start
 from ce.protocol.engine.aggregator import Progress
 from ce.protocol.engine.starting_parameters import GivenStarts, SeededStarts, Starts
 from ce.ring import Reals
+from ce.samplers.chains import SamplerProgress
 from ce.steps.bce import ANNEAL_ALPHA, ANNEAL_ITER, BCESteps
 from ce.steps.dirichlet import CEILING, FLOOR
 
@@ -25,12 +27,16 @@ Init = Literal["anneal", "dirichlet", "seeds++", "base", "pairs"] | Mapping[str,
 
 
 class BCE(Estimator):
-    """Bayesian cluster ensemble: one consensus clustering from several base clusterings, by variational EM.
+    """Bayesian cluster ensemble: one consensus clustering from several base clusterings, by variational EM or by Gibbs
+    sampling.
 
     Parameters
     ----------
     n_clusters : number of consensus clusters.
-    n_init : number of starts; the one with the best bound wins.
+    inference : "vb" (variational EM) or "gibbs" (collapsed Gibbs sampling: slower, needs hard labels, and says how
+        certain it is of each object). With "gibbs" alpha is not learnt, and init, anneal_alpha, anneal_iter, tol,
+        smoothing, learn_alpha, schedule, local_loops and halving are not used.
+    n_init : number of starts; the one with the best bound wins. Gibbs: number of chains.
     halving : drop hopeless starts: after 8 iterations only the better half goes on. Saves time; with `local_loops=1`
         it may cost quality.
     init : "anneal" (random tables, alpha held at `anneal_alpha` until hardly a label moves, for at most `anneal_iter`
@@ -41,8 +47,11 @@ class BCE(Estimator):
     max_iter, tol : at most so many iterations; stop when the bound changes by less than `tol`, relative, or when at
         most one label in 1,000 has moved in each of 4 iterations and it changes by less than 1e-3 (without annealing:
         none in 5, and 1e-4). tol=0 runs max_iter iterations; else a fit that max_iter ends warns
-        (`ce.errors.ConvergenceWarning`).
+        (`ce.errors.ConvergenceWarning`). Gibbs: sweeps of each chain.
+    burn_in, thin : Gibbs: sweeps of each chain that are not drawn from (None: half of them), and after them every
+        `thin`-th sweep is a draw.
     smoothing : pseudo-count of every table entry; its prior is part of the bound.
+    omega : Gibbs: pseudo-count of every table entry, in place of `smoothing`; with 0.01 more chains end in a poor mode.
     alpha, learn_alpha : the starting value without annealing, and the value when it is not learnt.
     schedule : "joint" (alpha and objects together, after iterations of Newton: 3 after a hold, else 10) or "newton".
     local_loops : passes over the cells per iteration; 1 unless exchanges are dear.
@@ -54,6 +63,14 @@ class BCE(Estimator):
     memberships_ : (n, k) gamma divided by its row sum; an object without a label has the prior mean.
     gamma_, alpha_, beta_, categories_ : the posterior's and the model's parameters; beta_[j] is (k, k_j).
     lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
+
+    Gibbs: `labels_` has the least expected Binder loss, of the draws and of the likeliest cluster of each object; the
+    other attributes are means over all draws, whose clusters have its numbers; no bound, but
+    log_joint_ : (chains, draws) ln p(labels, clusters).
+    r_hat_, effective_draws_ : of log_joint_; converged_: whether R-hat is below 1.1.
+    chains_used_ : (chains,) False: a chain in a much less likely mode, which is left out.
+
+    Ctrl-C ends the sampling, and the fit has the draws that there are.
     """
 
     declaration = DECLARATION
@@ -62,17 +79,25 @@ class BCE(Estimator):
     alpha_: Reals
     beta_: list[Reals]
     categories_: list[NDArray[Any]]
+    log_joint_: Reals
+    r_hat_: float
+    effective_draws_: float
+    chains_used_: NDArray[np.bool_]
 
     def __init__(
         self,
         n_clusters: int = 8,
         *,
+        inference: Literal["vb", "gibbs"] = "vb",
         n_init: int = 5,
         init: Init = "anneal",
         anneal_alpha: float = ANNEAL_ALPHA,
         anneal_iter: int = ANNEAL_ITER,
         max_iter: int = DECLARATION.max_iterations,
         tol: float = 1e-6,
+        burn_in: int | None = None,
+        thin: int = 5,
+        omega: float = 0.1,
         smoothing: float = 0.01,
         alpha: float | Reals = 1.0,
         learn_alpha: bool = True,
@@ -81,15 +106,19 @@ class BCE(Estimator):
         halving: bool = False,
         random_state: Any = None,
         n_threads: int | None = None,
-        progress: bool | Callable[[Progress], None] = False,
+        progress: bool | Callable[[Progress], None] | Callable[[SamplerProgress], None] = False,
     ) -> None:
         self.n_clusters = n_clusters
+        self.inference = inference
         self.n_init = n_init
         self.init = init
         self.anneal_alpha = anneal_alpha
         self.anneal_iter = anneal_iter
         self.max_iter = max_iter
         self.tol = tol
+        self.burn_in = burn_in
+        self.thin = thin
+        self.omega = omega
         self.smoothing = smoothing
         self.alpha = alpha
         self.learn_alpha = learn_alpha
@@ -103,6 +132,8 @@ class BCE(Estimator):
     def fit(self, labels: Any, y: Any = None) -> Self:
         """Find the consensus of `labels`: (n, m) array or table, rows are objects, columns are clusterings."""
         table = LabelTable.from_arrays(labels)
+        if one_of("inference", self.inference, "vb", "gibbs") == "gibbs":
+            return self._sample(table)
         steps = self.steps()
         starts, given = self._starts(table, steps)
         result = self._run_here(steps, table, starts, given=given)
@@ -116,6 +147,25 @@ class BCE(Estimator):
         self.beta_ = [tables[column.name] for column in table.clusterings]
         self.categories_ = [np.array(column.categories) for column in table.clusterings]
         self.column_names_ = [column.name for column in table.clusterings]
+        return self
+
+    def _sample(self, table: LabelTable) -> Self:
+        """`fit` by Gibbs sampling."""
+        alpha, omega = _checked_alpha("alpha", self.alpha, self.n_clusters), not_negative("omega", self.omega)
+        if alpha.ndim or not omega:
+            raise InputError('inference="gibbs" needs one number alpha, and an omega above 0')
+        chains = positive("n_init", self.n_init)
+        sampled = sample_bce(self, table, float(alpha), omega, chains)
+        estimate = sampled.estimate
+        self.labels_, self.memberships_ = sampled.labels, sampled.memberships
+        self.gamma_, self.alpha_, self.beta_ = sampled.gamma, np.full(self.n_clusters, float(alpha)), sampled.beta
+        self.categories_ = [np.array(column.categories) for column in table.clusterings]
+        self.column_names_ = [column.name for column in table.clusterings]
+        self.log_joint_, self.chains_used_ = estimate.log_joint, estimate.used
+        self.r_hat_, self.effective_draws_ = estimate.r_hat, estimate.effective_draws
+        self.n_iter_ = estimate.sweeps
+        self.converged_ = sampled.converged
+        warn_of_chains(estimate, stacklevel=3)
         return self
 
     def fit_predict(self, labels: Any, y: Any = None) -> NDArray[Any]:

@@ -25,12 +25,12 @@ def warn_of_early_end(max_iter: int, stacklevel: int) -> None:
     """Warn in the line of code so many levels above this function."""
     warnings.warn(
         f"the fit stopped after max_iter = {max_iter} iterations before it had converged: raise max_iter, or tol",
-        _category(),
+        warning_category(),
         stacklevel=stacklevel + 1,
     )
 
 
-def _category() -> type[ConvergenceWarning]:
+def warning_category() -> type[ConvergenceWarning]:
     """Our warning; where scikit-learn is loaded, one that filters for scikit-learn's warning catch as well."""
     loaded = sys.modules.get("sklearn.exceptions")
     return ConvergenceWarning if loaded is None else _both(loaded.ConvergenceWarning)

@@ -38,12 +38,16 @@ def test_parameters_can_be_read_set_cloned_and_printed() -> None:
     assert parameters["init"] == "seeds++"
     assert set(parameters) == {
         "n_clusters",
+        "inference",
         "n_init",
         "init",
         "anneal_alpha",
         "anneal_iter",
         "max_iter",
         "tol",
+        "burn_in",
+        "thin",
+        "omega",
         "smoothing",
         "alpha",
         "learn_alpha",

@@ -1,0 +1,176 @@
+"""Several chains side by side, in threads; what they draw after the burn-in; and the estimate from it.
+
+Each chain has random numbers of its own, so that results do not depend on the number of threads. Interrupted (Ctrl-C),
+a run ends with the draws that there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ce.ring import Reals
+from ce.samplers.diagnostics import effective_draws, split_r_hat
+from ce.samplers.point_estimate import Partition, binder_loss, contingency, least_binder_loss, renumbered, some_of
+
+#: A chain whose log joint is on average so many standard deviations of the best chain below it sits in a poorer mode.
+STUCK = 6.0
+
+
+class Chain(Protocol):
+    """A Markov chain over partitions of n objects into k clusters."""
+
+    def sweep(self) -> None: ...
+
+    @property
+    def log_joint(self) -> float: ...
+
+    @property
+    def partition(self) -> Partition: ...
+
+    @property
+    def counts(self) -> tuple[Reals, Reals]:
+        """(n, k) of objects and (categories, k) of categories."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Sweeps of each chain: the first ones are not drawn from, after them every `thin`-th is."""
+
+    sweeps: int
+    burn_in: int
+    thin: int
+
+    @property
+    def draws(self) -> int:
+        """Of each chain."""
+        return (self.sweeps - self.burn_in) // self.thin
+
+
+@dataclass(frozen=True)
+class SamplerProgress:
+    """How far the chains have come."""
+
+    sweep: int
+    sweeps: int
+    chains: int
+    log_joint: float  # the best chain's, now
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the draws say together."""
+
+    #: (n,) of the draws, and of the likeliest cluster of each object over all draws, what has the least Binder loss.
+    partition: Partition = field(repr=False)
+    objects: Reals = field(repr=False)  # (n, k) mean counts, clusters numbered as in the partition
+    categories: Reals = field(repr=False)  # (categories, k)
+    log_joint: Reals = field(repr=False)  # (chains, draws), of all chains
+    used: NDArray[np.bool_]  # (chains,) False: a chain in a poorer mode, which is left out
+    r_hat: float  # of the chains that are used
+    effective_draws: float
+    sweeps: int  # of each chain; fewer than planned if the run was interrupted
+    interrupted: bool
+
+
+class _Drawn:
+    """The draws of one chain, their clusters numbered as in its first draw."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.log_joint: list[float] = []
+        self.partitions: list[Partition] = []
+        self.objects: Reals
+        self.categories: Reals
+
+    def advance(self, sweeps: int, keep: bool) -> None:
+        for _ in range(sweeps):
+            self.chain.sweep()
+        if keep:
+            self._keep()
+
+    def _keep(self) -> None:
+        partition, (objects, categories) = self.chain.partition, self.chain.counts
+        if not self.partitions:
+            self.objects, self.categories = objects.copy(), categories.copy()
+        else:
+            k = objects.shape[1]
+            order = renumbered(contingency(self.partitions[0], partition, k))
+            self.objects += objects[:, order]
+            self.categories += categories[:, order]
+            numbers = np.empty(k, dtype=partition.dtype)
+            numbers[order] = np.arange(k)
+            partition = numbers[partition]
+        self.partitions.append(partition)
+        self.log_joint.append(self.chain.log_joint)
+
+
+def run_chains(
+    chains: Sequence[Chain],
+    schedule: Schedule,
+    threads: int,
+    on_progress: Callable[[SamplerProgress], None] | None = None,
+) -> Estimate:
+    """Raises KeyboardInterrupt if interrupted before every chain has a draw."""
+    drawn = [_Drawn(chain) for chain in chains]
+    legs = [(min(schedule.thin, schedule.burn_in - done), False) for done in range(0, schedule.burn_in, schedule.thin)]
+    legs += [(schedule.thin, True)] * schedule.draws
+    sweep, interrupted = 0, False
+    with ThreadPoolExecutor(min(threads, len(chains)), thread_name_prefix="ce chain") as pool:
+        try:
+            for sweeps, keep in legs:
+                list(pool.map(lambda one, sweeps=sweeps, keep=keep: one.advance(sweeps, keep), drawn))
+                sweep += sweeps
+                if on_progress is not None:
+                    best = max(chain.log_joint for chain in chains)
+                    on_progress(SamplerProgress(sweep, schedule.sweeps, len(chains), best))
+        except KeyboardInterrupt:
+            if not all(one.partitions for one in drawn):
+                raise
+            interrupted = True
+    return _estimate(drawn, sweep, interrupted)
+
+
+def _estimate(drawn: Sequence[_Drawn], sweeps: int, interrupted: bool) -> Estimate:
+    draws = min(len(one.log_joint) for one in drawn)  # an interrupted run: some chains may have one more
+    log_joint = np.array([one.log_joint[:draws] for one in drawn])
+    used = in_the_best_mode(log_joint)
+    chosen = [one for one, use in zip(drawn, used, strict=True) if use]
+    partitions = [partition for one in chosen for partition in one.partitions]
+    k = chosen[0].objects.shape[1]
+    some = some_of(partitions)
+    reference = least_binder_loss(some, k)
+    objects, categories = np.zeros_like(chosen[0].objects), np.zeros_like(chosen[0].categories)
+    for one in chosen:
+        shared = np.zeros((k, k))
+        np.add.at(shared, reference, one.objects)
+        order = renumbered(shared)
+        objects += one.objects[:, order]
+        categories += one.categories[:, order]
+    likeliest = objects.argmax(axis=1).astype(reference.dtype)
+    better = binder_loss(likeliest, some, k) <= binder_loss(reference, some, k)
+    n_draws = len(partitions)
+    return Estimate(
+        likeliest if better else reference,
+        objects / n_draws,
+        categories / n_draws,
+        log_joint,
+        used,
+        split_r_hat(log_joint[used]),
+        effective_draws(log_joint[used]),
+        sweeps,
+        interrupted,
+    )
+
+
+def in_the_best_mode(log_joint: Reals) -> NDArray[np.bool_]:
+    """(chains,) whether the draws (chains, draws) of a chain are about as likely as those of the likeliest one."""
+    means = log_joint.mean(axis=1)
+    best = int(means.argmax())
+    used: NDArray[np.bool_] = means >= means[best] - STUCK * max(float(log_joint[best].std()), 1.0)
+    return used

@@ -1,0 +1,66 @@
+"""One partition for many draws, and draws with clusters of the same numbers.
+
+Clusters have no identity from draw to draw, but whether two objects are together has. Binder's loss of a partition is
+the expected number of pairs of objects that it puts together or apart otherwise than a draw. Pairs are counted from
+contingency tables of two partitions, so that nothing is n x n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from ce.ring import Reals
+
+Partition = NDArray[np.int16]
+
+#: Draws that are compared with each other, evenly spaced: the cost is their square.
+MOST_CANDIDATES = 50
+
+
+def contingency(one: NDArray[np.integer], other: NDArray[np.integer], k: int) -> NDArray[np.int64]:
+    """(k, k) how many objects are in each pair of clusters."""
+    joint = one.astype(np.intp) * k + other
+    return np.bincount(joint, minlength=k * k).reshape(k, k)
+
+
+def pairs_apart(one: Partition, other: Partition, k: int) -> int:
+    """Pairs of objects that one partition puts together and the other does not."""
+    table = contingency(one, other, k)
+    first, second, both = (
+        sum(c * c for c in counts.tolist()) for counts in (table.sum(1), table.sum(0), table.ravel())
+    )
+    return int(first + second - 2 * both) // 2
+
+
+def some_of(draws: Sequence[Partition]) -> list[Partition]:
+    """At most `MOST_CANDIDATES` of them, evenly spaced."""
+    count = min(len(draws), MOST_CANDIDATES)
+    return [draws[position] for position in np.linspace(0, len(draws) - 1, count).astype(np.intp)]
+
+
+def binder_loss(partition: Partition, draws: Sequence[Partition], k: int) -> int:
+    """The number of pairs by which it differs from these draws, all together."""
+    return sum(pairs_apart(partition, draw, k) for draw in draws)
+
+
+def least_binder_loss(draws: Sequence[Partition], k: int) -> Partition:
+    """The draw that differs least from the others, the first of equals."""
+    losses = [0] * len(draws)
+    for one in range(len(draws)):
+        for other in range(one):
+            apart = pairs_apart(draws[one], draws[other], k)
+            losses[one] += apart
+            losses[other] += apart
+    return draws[losses.index(min(losses))]
+
+
+def renumbered(table: Reals | NDArray[np.int64]) -> NDArray[np.intp]:
+    """For each cluster of a reference the cluster of a draw that has its number, so that they share most objects.
+    `table`: (k, k) objects in common, reference first."""
+    _, partners = linear_sum_assignment(-np.asarray(table, dtype=np.float64))
+    found: NDArray[np.intp] = partners
+    return found
