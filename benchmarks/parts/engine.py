@@ -28,7 +28,7 @@ GROWTH_PROMISE = 1.15
 
 @contextmanager
 def part(options: Options) -> Iterator[list[Measurement]]:
-    yield [iteration(options), *growths(options), layouts(options)]
+    yield [iteration(options), *growths(options), *sweeps(options), layouts(options)]
 
 
 def iteration(options: Options) -> Measurement:
@@ -114,6 +114,54 @@ class _Sized:
         if self._codes is None:
             _, self._codes = planted(self.n, self.columns, K)
         return iterations.bce(self._codes, self.k, threads=1, iterations=5)["CPU"]
+
+
+def sweeps(options: Options) -> list[Measurement]:
+    """Gibbs sampling: a sweep against that of tomotopy's LDA, which is the same model but for one beta per column, on
+    one thread each; and how it grows."""
+    small, k, most = 10_000, 10, 1_000_000
+    _, codes = planted(small, COLUMNS, k)
+    ours, theirs = "BCE, sweep", "tomotopy, sweep"
+    sizes = {f"{n:,} objects": n for n in (small, 100_000, most)}
+    return [
+        Measurement(
+            name="Gibbs sweep",
+            what=f"One sweep over {small:,} objects, {COLUMNS} columns, {k} clusters or topics, one thread.",
+            unit="s",
+            subjects=(
+                Subject(ours, iterations.BCESweep(codes, k)),
+                Subject(theirs, iterations.TomotopyLda(codes, k, 1), "peer"),
+            ),
+            claims=(Ratio("BCE, of a sweep of tomotopy's LDA", most=2, of=f"{ours}: CPU", to=f"{theirs}: CPU"),),
+            turns=options.turns(5, 15),
+        ),
+        Measurement(
+            name="growth of a Gibbs sweep",
+            what=f"One sweep, {COLUMNS} columns, {k} clusters, one thread, CPU time.",
+            unit="s",
+            subjects=tuple(Subject(name, _Swept(n, k)) for name, n in sizes.items()),
+            claims=(
+                Growth("exponent in objects", most=GROWTH_PROMISE, sizes={name: float(n) for name, n in sizes.items()}),
+            ),
+            turns=options.turns(3, 9),
+            warm_up=1,
+            axis="objects",
+        ),
+    ]
+
+
+class _Swept:
+    """A sweep over labels of this size, which are made when they are first needed."""
+
+    def __init__(self, n: int, k: int) -> None:
+        self._n, self._k = n, k
+        self._sweep: iterations.BCESweep | None = None
+
+    def __call__(self) -> float:
+        if self._sweep is None:
+            _, codes = planted(self._n, COLUMNS, self._k)
+            self._sweep = iterations.BCESweep(codes, self._k, sweeps=1)
+        return self._sweep()["CPU"]
 
 
 def layouts(options: Options) -> Measurement:

@@ -125,6 +125,27 @@ def sklearn_lda(labels: Codes, k: int, passes: int = 4) -> dict[str, float]:
     return {key: (more[key] - one[key]) / passes for key in one}
 
 
+class BCESweep:
+    """One sweep of BCE's collapsed Gibbs sampler, one thread; a sampler goes on where it was."""
+
+    def __init__(self, labels: Codes, k: int, sweeps: int = 3) -> None:
+        self._labels, self._k, self._sweeps = labels, k, sweeps
+        self._chain: Any = None
+
+    def __call__(self) -> dict[str, float]:
+        if self._chain is None:
+            from ce.samplers.bce_chain import BCEChain
+            from ce.samplers.hard_labels import HardLabels
+
+            table = HardLabels.of(ce.LabelTable.from_arrays(self._labels))
+            self._chain = BCEChain(table, self._k, 1.0, 0.1, np.random.default_rng(0))
+            self._chain.sweep()  # draws every cell for the first time
+        begin = now()
+        for _ in range(self._sweeps):
+            self._chain.sweep()
+        return since(begin, self._sweeps)
+
+
 class TomotopyLda:
     """One sweep of tomotopy's collapsed Gibbs sampler for LDA; a sampler goes on where it was."""
 

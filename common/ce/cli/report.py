@@ -25,10 +25,12 @@ from ce.declarations.registry import find_model
 from ce.errors import InputError
 from ce.job import EXACT
 from ce.labels import LabelTable
+from ce.models import BCE
 from ce.models.convergence import ended_too_early
 from ce.protocol.engine.aggregator import Progress as Where
 from ce.protocol.messages.sealed_steps import PHASES
 from ce.protocol.topology.site_view import Categories
+from ce.samplers.chains import SamplerProgress
 from ce.simulation import Simulation
 
 #: With a smaller kappa the clusters do not follow the classes, and the votes alone may do better.
@@ -36,7 +38,7 @@ LOW_KAPPA = 0.3
 
 
 @contextmanager
-def progress_bar(sealed: bool = False) -> Iterator[Callable[[Where], None] | None]:
+def progress_bar(sealed: bool = False) -> Iterator[Callable[[Where | SamplerProgress], None] | None]:
     """A progress bar with iteration and bound, or with the phase and round of a sealed job, if standard error is a
     terminal; otherwise nothing."""
     # Not console.is_terminal: FORCE_COLOR, which many CI systems set, makes it true for log files, too.
@@ -55,7 +57,11 @@ def progress_bar(sealed: bool = False) -> Iterator[Callable[[Where], None] | Non
     with bar:
         task = bar.add_task("starting", total=1, bound="")
 
-        def show(where: Where) -> None:
+        def show(where: Where | SamplerProgress) -> None:
+            if isinstance(where, SamplerProgress):
+                bound = f"log joint {where.log_joint:,.4f}  {where.chains} chains"
+                bar.update(task, description="sweep", completed=where.sweep, total=where.sweeps, bound=bound)
+                return
             starts = f"{where.running} start{'s' if where.running != 1 else ''} running"
             bar.update(
                 task,
@@ -185,6 +191,22 @@ def summary(result: Simulation, consensus: Consensus, truth: LabelTable | None) 
     return report
 
 
+def with_chains(report: Mapping[str, Any], sampled: BCE) -> dict[str, Any]:
+    """The summary of a fit by Gibbs sampling: no bound, but what the chains say."""
+    used = sampled.chains_used_
+    chains = {
+        "log_joint": report["lower_bound"],
+        "chains": len(used),
+        "chains_used": int(used.sum()),
+        "r_hat": None if math.isnan(sampled.r_hat_) else sampled.r_hat_,
+        "effective_draws": None if math.isnan(sampled.effective_draws_) else sampled.effective_draws_,
+    }
+    found: dict[str, Any] = {}
+    for key, value in report.items():
+        found |= chains if key == "lower_bound" else {key: sampled.n_iter_ if key == "iterations" else value}
+    return found
+
+
 def note_early_end(result: Simulation) -> None:
     """A line on standard error, whatever the format, if the limit of iterations ended the fit."""
     job = result.job
@@ -213,9 +235,19 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     facts.add_row("layout", f"{report['layout']}, {mode_words(report['privacy'])}")
     facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
     end = "converged" if report["converged"] else "stopped at the limit"
-    facts.add_row("iterations", f"{report['iterations']:,}, {end}")
-    objective = _objective(report["model"])
-    facts.add_row(objective.replace("_", " "), f"{report[objective]:,.4f}")
+    if "log_joint" not in report:
+        facts.add_row("iterations", f"{report['iterations']:,}, {end}")
+    else:
+        facts.add_row("sweeps", f"{report['iterations']:,} of each chain")
+    if "log_joint" in report:
+        known = report["r_hat"] is not None
+        facts.add_row("log joint", f"{report['log_joint']:,.4f}, mean over the draws")
+        facts.add_row("chains", f"{report['chains_used']} of {report['chains']} used")
+        facts.add_row("R-hat", f"{report['r_hat']:.3f}" if known else "too few draws")
+        facts.add_row("effective draws", f"{report['effective_draws']:,.0f}" if known else "too few draws")
+    else:
+        objective = _objective(report["model"])
+        facts.add_row(objective.replace("_", " "), f"{report[objective]:,.4f}")
     if "kappa" in report:
         facts.add_row("kappa", f"{report['kappa']:.3f} (clusterings' view against the votes)")
     if sealed:

@@ -64,8 +64,8 @@ class BCE(Estimator):
     gamma_, alpha_, beta_, categories_ : the posterior's and the model's parameters; beta_[j] is (k, k_j).
     lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
 
-    Gibbs: `labels_` has the least expected Binder loss, of the draws and of the likeliest cluster of each object; the
-    other attributes are means over all draws, whose clusters have its numbers; no bound, but
+    Gibbs: means over all draws, whose clusters are matched to those of the draw with the least expected Binder loss;
+    `labels_` is the likeliest cluster over all draws; no bound, but
     log_joint_ : (chains, draws) ln p(labels, clusters).
     r_hat_, effective_draws_ : of log_joint_; converged_: whether R-hat is below 1.1.
     chains_used_ : (chains,) False: a chain in a much less likely mode, which is left out.

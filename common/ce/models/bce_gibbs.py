@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ce.consensus_file import hard_labels
 from ce.labels import LabelTable
 from ce.models.base import checked_threads, positive
 from ce.models.convergence import warning_category
@@ -70,9 +71,9 @@ def sample_bce(parameters: _Parameters, table: LabelTable, alpha: float, omega: 
     for begin, width in zip(labels.begins.tolist(), labels.widths.tolist(), strict=True):
         counts = omega + estimate.categories[begin : begin + width].T
         tables.append(counts / counts.sum(axis=1, keepdims=True))
-    found = estimate.partition.astype(np.intp)
-    found[labels.counts == 0] = -1
-    return SampledBCE(estimate, found, gamma / gamma.sum(axis=1, keepdims=True), gamma, tables)
+    memberships = gamma / gamma.sum(axis=1, keepdims=True)
+    found = hard_labels(memberships, labels.counts == 0)
+    return SampledBCE(estimate, found, memberships, gamma, tables)
 
 
 def warn_of_chains(estimate: Estimate, stacklevel: int) -> None:

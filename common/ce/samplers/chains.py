@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.ring import Reals
-from ce.samplers.diagnostics import effective_draws, split_r_hat
-from ce.samplers.point_estimate import Partition, binder_loss, contingency, least_binder_loss, renumbered, some_of
+from ce.samplers.diagnostics import FEWEST, effective_draws, split_r_hat
+from ce.samplers.point_estimate import Partition, contingency, least_binder_loss, renumbered, some_of
 
-#: A chain whose log joint is on average so many standard deviations of the best chain below it sits in a poorer mode.
+#: A chain whose log joint is on average so many standard deviations below the best chain's sits in a poorer mode.
 STUCK = 6.0
 
 
@@ -66,9 +66,8 @@ class SamplerProgress:
 class Estimate:
     """What the draws say together."""
 
-    #: (n,) of the draws, and of the likeliest cluster of each object over all draws, what has the least Binder loss.
-    partition: Partition = field(repr=False)
-    objects: Reals = field(repr=False)  # (n, k) mean counts, clusters numbered as in the partition
+    partition: Partition = field(repr=False)  # (n,) the draw with the least Binder loss: it numbers the clusters
+    objects: Reals = field(repr=False)  # (n, k) mean counts over all draws
     categories: Reals = field(repr=False)  # (categories, k)
     log_joint: Reals = field(repr=False)  # (chains, draws), of all chains
     used: NDArray[np.bool_]  # (chains,) False: a chain in a poorer mode, which is left out
@@ -143,8 +142,7 @@ def _estimate(drawn: Sequence[_Drawn], sweeps: int, interrupted: bool) -> Estima
     chosen = [one for one, use in zip(drawn, used, strict=True) if use]
     partitions = [partition for one in chosen for partition in one.partitions]
     k = chosen[0].objects.shape[1]
-    some = some_of(partitions)
-    reference = least_binder_loss(some, k)
+    reference = least_binder_loss(some_of(partitions), k)
     objects, categories = np.zeros_like(chosen[0].objects), np.zeros_like(chosen[0].categories)
     for one in chosen:
         shared = np.zeros((k, k))
@@ -152,11 +150,9 @@ def _estimate(drawn: Sequence[_Drawn], sweeps: int, interrupted: bool) -> Estima
         order = renumbered(shared)
         objects += one.objects[:, order]
         categories += one.categories[:, order]
-    likeliest = objects.argmax(axis=1).astype(reference.dtype)
-    better = binder_loss(likeliest, some, k) <= binder_loss(reference, some, k)
     n_draws = len(partitions)
     return Estimate(
-        likeliest if better else reference,
+        reference,
         objects / n_draws,
         categories / n_draws,
         log_joint,
@@ -169,8 +165,10 @@ def _estimate(drawn: Sequence[_Drawn], sweeps: int, interrupted: bool) -> Estima
 
 
 def in_the_best_mode(log_joint: Reals) -> NDArray[np.bool_]:
-    """(chains,) whether the draws (chains, draws) of a chain are about as likely as those of the likeliest one."""
-    means = log_joint.mean(axis=1)
-    best = int(means.argmax())
-    used: NDArray[np.bool_] = means >= means[best] - STUCK * max(float(log_joint[best].std()), 1.0)
+    """(chains,) whether the draws (chains, draws) of a chain are about as likely as those of the likeliest one. Of very
+    few draws nothing is said: all are used."""
+    if log_joint.shape[1] < FEWEST:
+        return np.ones(len(log_joint), dtype=bool)
+    means, deviation = log_joint.mean(axis=1), float(np.median(log_joint.std(axis=1)))
+    used: NDArray[np.bool_] = means >= means.max() - STUCK * max(deviation, 1.0)
     return used

@@ -42,11 +42,6 @@ def some_of(draws: Sequence[Partition]) -> list[Partition]:
     return [draws[position] for position in np.linspace(0, len(draws) - 1, count).astype(np.intp)]
 
 
-def binder_loss(partition: Partition, draws: Sequence[Partition], k: int) -> int:
-    """The number of pairs by which it differs from these draws, all together."""
-    return sum(pairs_apart(partition, draw, k) for draw in draws)
-
-
 def least_binder_loss(draws: Sequence[Partition], k: int) -> Partition:
     """The draw that differs least from the others, the first of equals."""
     losses = [0] * len(draws)

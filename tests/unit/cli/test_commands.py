@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 import ce
 from ce.cli.main import cli, main
 from ce.consensus_file import write_consensus
+from ce.errors import ConvergenceWarning
 from ce.labels import LabelTable
 
 CE = Path(sys.executable).with_name("ce")
@@ -226,6 +228,35 @@ def test_fit_is_the_model_of_the_library(files: Path, tmp_path: Path, ce_: Ce) -
     rows = list(consensus(out, ["p0", "p1", "p2"]).values())
     assert [[float(value) for value in row[3:]] for row in rows] == model.memberships_.tolist()
     assert [int(row[1] or -1) for row in rows] == model.labels_.tolist()
+
+
+def test_bce_by_gibbs_sampling_says_what_its_chains_say(files: Path, tmp_path: Path, ce_: Ce) -> None:
+    out = tmp_path / "consensus.csv"
+    arguments = ("fit", files / "labels.csv", "--clusters", 3, "--inference", "gibbs", "--seed", 4, "--restarts", 2)
+    short = ("--max-iterations", 60)
+    ended = ce_(*arguments, *short, "--format", "json", "--out", out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = ce.models.BCE(3, inference="gibbs", n_init=2, max_iter=60, random_state=4).fit(
+            LabelTable.from_csv(files / "labels.csv")
+        )
+    report = json.loads(ended.out)
+    assert ended.code == 0
+    assert {"lower_bound", "bound_path"}.isdisjoint(report)
+    assert report["r_hat"] == model.r_hat_
+    assert report["effective_draws"] == model.effective_draws_
+    assert (report["chains"], report["chains_used"]) == (2, int(model.chains_used_.sum()))
+    assert report["iterations"] == model.n_iter_ == 60
+    rows = list(consensus(out, ["p0", "p1", "p2"]).values())
+    assert [[float(value) for value in row[3:]] for row in rows] == model.memberships_.tolist()
+    assert [int(row[1] or -1) for row in rows] == model.labels_.tolist()
+    few = ce_(*arguments, "--max-iterations", 2)
+    assert "warning: too few draws to say whether the chains agree: raise --max-iterations" in few.err
+    for words in ("sweeps", "log joint", "2 of 2 used", "too few draws"):
+        assert words in few.out
+    refused = ce_(*arguments, "--model", "mixture")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--inference gibbs is for --model bce" in refused.err
 
 
 def test_pairs_counts_the_clusters_itself(files: Path, tmp_path: Path, ce_: Ce) -> None:
