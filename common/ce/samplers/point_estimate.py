@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from ce.ring import Reals
 
@@ -56,6 +55,8 @@ def least_binder_loss(draws: Sequence[Partition], k: int) -> Partition:
 def renumbered(table: Reals | NDArray[np.int64]) -> NDArray[np.intp]:
     """For each cluster of a reference the cluster of a draw that has its number, so that they share most objects.
     `table`: (k, k) objects in common, reference first."""
+    from scipy.optimize import linear_sum_assignment  # takes a tenth of a second to load: only who samples needs it
+
     _, partners = linear_sum_assignment(-np.asarray(table, dtype=np.float64))
     found: NDArray[np.intp] = partners
     return found
