@@ -55,8 +55,10 @@ def fit(labels: Path, out: Path | None, inference: str, **given: Any) -> None:
       ce fit labels.parquet --id customer --clusters 8 --format json
     """
     options = Options(**given)
-    if inference == "gibbs" and options.model != "bce":
+    if inference == "gibbs" and options.model != BCE.declaration.name:
         raise click.UsageError("--inference gibbs is for --model bce")
+    if inference == "gibbs" and options.max_iterations == 0:
+        raise click.UsageError("--inference gibbs needs --max-iterations of at least 1")
     # Here is nobody else who could put together what they know.
     # On one machine there are no exchanges to save: passes over the cells are all that costs time.
     job = options.job("fit", (HERE,), local_loops=1, **({"collusion": 0} if options.model in _SEALED else {}))

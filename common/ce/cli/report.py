@@ -198,8 +198,8 @@ def with_chains(report: Mapping[str, Any], sampled: BCE) -> dict[str, Any]:
         "log_joint": report["lower_bound"],
         "chains": len(used),
         "chains_used": int(used.sum()),
-        "r_hat": None if math.isnan(sampled.r_hat_) else sampled.r_hat_,
-        "effective_draws": None if math.isnan(sampled.effective_draws_) else sampled.effective_draws_,
+        "r_hat": sampled.r_hat_ if math.isfinite(sampled.r_hat_) else None,
+        "effective_draws": sampled.effective_draws_ if math.isfinite(sampled.effective_draws_) else None,
     }
     found: dict[str, Any] = {}
     for key, value in report.items():
@@ -240,11 +240,10 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     else:
         facts.add_row("sweeps", f"{report['iterations']:,} of each chain")
     if "log_joint" in report:
-        known = report["r_hat"] is not None
         facts.add_row("log joint", f"{report['log_joint']:,.4f}, mean over the draws")
         facts.add_row("chains", f"{report['chains_used']} of {report['chains']} used")
-        facts.add_row("R-hat", f"{report['r_hat']:.3f}" if known else "too few draws")
-        facts.add_row("effective draws", f"{report['effective_draws']:,.0f}" if known else "too few draws")
+        facts.add_row("R-hat", _or_unknown(report["r_hat"], ".3f"))
+        facts.add_row("effective draws", _or_unknown(report["effective_draws"], ",.0f"))
     else:
         objective = _objective(report["model"])
         facts.add_row(objective.replace("_", " "), f"{report[objective]:,.4f}")
@@ -298,6 +297,10 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
         console.print(f"[yellow]warning:[/] {escape(report['noise_warning'])}", highlight=False, soft_wrap=True)
     for path in written:
         console.print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+
+
+def _or_unknown(value: float | None, form: str) -> str:
+    return "unknown: too few draws, or all alike" if value is None else format(value, form)
 
 
 def _objective(model: str) -> str:

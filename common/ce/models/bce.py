@@ -25,6 +25,10 @@ from ce.steps.dirichlet import CEILING, FLOOR
 
 Init = Literal["anneal", "dirichlet", "seeds++", "base", "pairs"] | Mapping[str, Any]
 
+#: Attributes of one inference that the other does not have.
+_OF_BOUND = ("lower_bound_", "bound_path_")
+_OF_CHAINS = ("log_joint_", "r_hat_", "effective_draws_", "chains_used_")
+
 
 class BCE(Estimator):
     """Bayesian cluster ensemble: one consensus clustering from several base clusterings, by variational EM or by Gibbs
@@ -64,11 +68,13 @@ class BCE(Estimator):
     gamma_, alpha_, beta_, categories_ : the posterior's and the model's parameters; beta_[j] is (k, k_j).
     lower_bound_, bound_path_, n_iter_, converged_ : the bound of exactly these parameters, and how it was reached.
 
-    Gibbs: means over all draws, whose clusters are matched to those of the draw with the least expected Binder loss;
-    `labels_` is the likeliest cluster over all draws; no bound, but
-    log_joint_ : (chains, draws) ln p(labels, clusters).
-    r_hat_, effective_draws_ : of log_joint_; converged_: whether R-hat is below 1.1.
-    chains_used_ : (chains,) False: a chain in a much less likely mode, which is left out.
+    Gibbs: means over all draws. The clusters of a draw are matched to the sums of those before it, the clusters of a
+    chain to the draw with the least expected Binder loss. `labels_` is the likeliest cluster over all draws. No bound,
+    but
+    log_joint_ : (chains, draws) ln p(labels, clusters), of all chains.
+    chains_used_ : (chains,) False: a chain in a much less likely mode, which is left out of everything else.
+    r_hat_, effective_draws_ : of log_joint_ of the chains that are used; converged_: whether all are, and R-hat
+        is below 1.1.
 
     Ctrl-C ends the sampling, and the fit has the draws that there are.
     """
@@ -132,7 +138,10 @@ class BCE(Estimator):
     def fit(self, labels: Any, y: Any = None) -> Self:
         """Find the consensus of `labels`: (n, m) array or table, rows are objects, columns are clusterings."""
         table = LabelTable.from_arrays(labels)
-        if one_of("inference", self.inference, "vb", "gibbs") == "gibbs":
+        sampling = one_of("inference", self.inference, "vb", "gibbs") == "gibbs"
+        for name in _OF_BOUND if sampling else _OF_CHAINS:  # of a fit before this one
+            vars(self).pop(name, None)
+        if sampling:
             return self._sample(table)
         steps = self.steps()
         starts, given = self._starts(table, steps)
@@ -152,8 +161,8 @@ class BCE(Estimator):
     def _sample(self, table: LabelTable) -> Self:
         """`fit` by Gibbs sampling."""
         alpha, omega = _checked_alpha("alpha", self.alpha, self.n_clusters), not_negative("omega", self.omega)
-        if alpha.ndim or not omega:
-            raise InputError('inference="gibbs" needs one number alpha, and an omega above 0')
+        if alpha.ndim:
+            raise InputError('inference="gibbs" needs one number alpha')
         chains = positive("n_init", self.n_init)
         sampled = sample_bce(self, table, float(alpha), omega, chains)
         estimate = sampled.estimate

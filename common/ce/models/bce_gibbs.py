@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ce.consensus_file import hard_labels
+from ce.errors import InputError
 from ce.labels import LabelTable
 from ce.models.base import checked_threads, positive
 from ce.models.convergence import warning_category
@@ -24,6 +25,10 @@ from ce.samplers.hard_labels import HardLabels
 
 #: Chains whose R-hat is below this agree.
 AGREEMENT = 1.1
+#: Some arrays are (k, k).
+MOST_CLUSTERS = 1000
+#: Pseudo-counts beyond these are lost in rounding.
+LEAST_COUNT = 1e-6
 #: Seconds between two lines of progress.
 LINE_S = 1.0
 
@@ -53,42 +58,61 @@ class SampledBCE:
 
     @property
     def converged(self) -> bool:
-        return self.estimate.r_hat < AGREEMENT
+        """Whether all chains agree."""
+        return bool(self.estimate.used.all()) and self.estimate.r_hat < AGREEMENT
 
 
 def sample_bce(parameters: _Parameters, table: LabelTable, alpha: float, omega: float, chains: int) -> SampledBCE:
+    """Raises InputError for values that a sampler cannot use."""
     k = positive("n_clusters", parameters.n_clusters)
+    if k > MOST_CLUSTERS:
+        raise InputError(
+            f'inference="gibbs" takes at most {MOST_CLUSTERS:,} clusters; inference="vb" has no such limit'
+        )
+    for name, value in (("alpha", alpha), ("omega", omega)):
+        if not LEAST_COUNT <= value <= 1 / LEAST_COUNT:
+            raise InputError(f'inference="gibbs" takes an {name} between {LEAST_COUNT:g} and {1 / LEAST_COUNT:g}')
     labels = HardLabels.of(table)
-    sweeps = positive("max_iter", parameters.max_iter)
-    burn_in = sweeps // 2 if parameters.burn_in is None else positive("burn_in", parameters.burn_in, smallest=0)
-    thin = positive("thin", parameters.thin)
-    schedule = Schedule(sweeps, min(burn_in, sweeps - thin), thin)
-    streams = np.random.SeedSequence(parameters._seed()).spawn(chains)
+    streams = np.random.SeedSequence(parameters._seed() % 2**128).spawn(chains)
+    schedule = _schedule(parameters)
     begun = [BCEChain(labels, k, alpha, omega, np.random.default_rng(stream)) for stream in streams]
     estimate = run_chains(begun, schedule, checked_threads(parameters.n_threads), _reporter(parameters.progress))
-    gamma = alpha + estimate.objects
+    gamma = np.full((table.n_objects, k), alpha)
+    gamma[labels.labelled] += estimate.objects
     tables = []
     for begin, width in zip(labels.begins.tolist(), labels.widths.tolist(), strict=True):
         counts = omega + estimate.categories[begin : begin + width].T
-        tables.append(counts / counts.sum(axis=1, keepdims=True))
+        tables.append(counts / counts.sum(axis=1, keepdims=True) if width else counts)
     memberships = gamma / gamma.sum(axis=1, keepdims=True)
-    found = hard_labels(memberships, labels.counts == 0)
+    found = hard_labels(memberships, ~labels.labelled)
     return SampledBCE(estimate, found, memberships, gamma, tables)
+
+
+def _schedule(parameters: _Parameters) -> Schedule:
+    sweeps = positive("max_iter", parameters.max_iter)
+    thin = min(positive("thin", parameters.thin), sweeps)
+    if parameters.burn_in is None:
+        return Schedule(sweeps, min(sweeps // 2, sweeps - thin), thin)
+    burn_in = positive("burn_in", parameters.burn_in, smallest=0)
+    if burn_in + thin > sweeps:
+        raise InputError(f"burn_in = {burn_in:,} and thin = {thin:,} leave no draw of max_iter = {sweeps:,} sweeps")
+    return Schedule(sweeps, burn_in, thin)
 
 
 def warn_of_chains(estimate: Estimate, stacklevel: int) -> None:
     """Warn, in the line of code so many levels above, where chains do not agree, or the run was interrupted."""
-    left_out = int((~estimate.used).sum())
-    also = f"; {left_out} of {len(estimate.used)} chains sit in a less likely mode, and are left out" * (left_out > 0)
+    told = []
     if estimate.interrupted:
-        text = f"interrupted after {estimate.sweeps:,} sweeps: the fit has the draws so far{also}"
-    elif estimate.r_hat < AGREEMENT:
-        return
-    elif math.isnan(estimate.r_hat):
-        text = f"too few draws to say whether the chains agree: raise max_iter, or lower thin or burn_in{also}"
-    else:
-        text = f"the chains do not agree yet (R-hat {estimate.r_hat:.2f}): raise max_iter{also}"
-    warnings.warn(text, warning_category(), stacklevel=stacklevel + 1)
+        told.append(f"interrupted after {estimate.sweeps:,} sweeps: the fit has the draws so far")
+    if left_out := int((~estimate.used).sum()):
+        of = len(estimate.used)
+        told.append(f"{left_out} of {of} chains sit in a less likely mode, and are left out: raise max_iter")
+    if math.isnan(estimate.r_hat):
+        told.append("too few draws to say whether the chains agree: raise max_iter")
+    elif estimate.r_hat >= AGREEMENT:
+        told.append(f"the chains do not agree yet (R-hat {estimate.r_hat:.2f}): raise max_iter")
+    if told:
+        warnings.warn("; ".join(told), warning_category(), stacklevel=stacklevel + 1)
 
 
 def _reporter(progress: Any) -> Callable[[SamplerProgress], None] | None:

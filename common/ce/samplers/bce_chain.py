@@ -59,8 +59,9 @@ class BCEChain:
         alpha, omega, k, labels = self._alpha, self._omega, self._k, self._labels
         objects = self._log_rising[self.of_objects.astype(np.intp)].sum()
         objects -= (gammaln(k * alpha + labels.counts) - gammaln(k * alpha)).sum()
-        whole = labels.widths[:, None] * omega
-        columns = (gammaln(whole) - gammaln(whole + self.of_columns)).sum()
+        used = labels.widths > 0
+        whole = labels.widths[used, None] * omega
+        columns = (gammaln(whole) - gammaln(whole + self.of_columns[used])).sum()
         columns += (gammaln(omega + self.of_categories) - gammaln(omega)).sum()
         return float(objects + columns)
 

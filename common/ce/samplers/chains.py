@@ -6,7 +6,7 @@ a run ends with the draws that there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ce.ring import Reals
 from ce.samplers.diagnostics import FEWEST, effective_draws, split_r_hat
-from ce.samplers.point_estimate import Partition, contingency, least_binder_loss, renumbered, some_of
+from ce.samplers.point_estimate import MOST_CANDIDATES, Partition, least_binder_loss, renumbered
 
 #: A chain whose log joint is on average so many standard deviations below the best chain's sits in a poorer mode.
 STUCK = 6.0
@@ -72,18 +72,20 @@ class Estimate:
     log_joint: Reals = field(repr=False)  # (chains, draws), of all chains
     used: NDArray[np.bool_]  # (chains,) False: a chain in a poorer mode, which is left out
     r_hat: float  # of the chains that are used
-    effective_draws: float
+    effective_draws: float  # of the same
     sweeps: int  # of each chain; fewer than planned if the run was interrupted
     interrupted: bool
 
 
 class _Drawn:
-    """The draws of one chain, their clusters numbered as in its first draw."""
+    """The draws of one chain. The clusters of each are matched to the sums of those before it."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, kept: Collection[int]) -> None:
+        """`kept`: the numbers of the draws whose partitions are kept."""
         self.chain = chain
         self.log_joint: list[float] = []
         self.partitions: list[Partition] = []
+        self._kept = kept
         self.objects: Reals
         self.categories: Reals
 
@@ -94,18 +96,15 @@ class _Drawn:
             self._keep()
 
     def _keep(self) -> None:
-        partition, (objects, categories) = self.chain.partition, self.chain.counts
-        if not self.partitions:
+        objects, categories = self.chain.counts
+        if not self.log_joint:
             self.objects, self.categories = objects.copy(), categories.copy()
         else:
-            k = objects.shape[1]
-            order = renumbered(contingency(self.partitions[0], partition, k))
+            order = renumbered(self.objects.T @ objects)
             self.objects += objects[:, order]
             self.categories += categories[:, order]
-            numbers = np.empty(k, dtype=partition.dtype)
-            numbers[order] = np.arange(k)
-            partition = numbers[partition]
-        self.partitions.append(partition)
+        if len(self.log_joint) in self._kept:
+            self.partitions.append(self.chain.partition)
         self.log_joint.append(self.chain.log_joint)
 
 
@@ -116,7 +115,9 @@ def run_chains(
     on_progress: Callable[[SamplerProgress], None] | None = None,
 ) -> Estimate:
     """Raises KeyboardInterrupt if interrupted before every chain has a draw."""
-    drawn = [_Drawn(chain) for chain in chains]
+    each = min(schedule.draws, max(MOST_CANDIDATES // len(chains), 1))
+    kept = set(np.linspace(0, schedule.draws - 1, each).astype(int).tolist())
+    drawn = [_Drawn(chain, kept) for chain in chains]
     legs = [(min(schedule.thin, schedule.burn_in - done), False) for done in range(0, schedule.burn_in, schedule.thin)]
     legs += [(schedule.thin, True)] * schedule.draws
     sweep, interrupted = 0, False
@@ -140,9 +141,8 @@ def _estimate(drawn: Sequence[_Drawn], sweeps: int, interrupted: bool) -> Estima
     log_joint = np.array([one.log_joint[:draws] for one in drawn])
     used = in_the_best_mode(log_joint)
     chosen = [one for one, use in zip(drawn, used, strict=True) if use]
-    partitions = [partition for one in chosen for partition in one.partitions]
     k = chosen[0].objects.shape[1]
-    reference = least_binder_loss(some_of(partitions), k)
+    reference = least_binder_loss([partition for one in chosen for partition in one.partitions], k)
     objects, categories = np.zeros_like(chosen[0].objects), np.zeros_like(chosen[0].categories)
     for one in chosen:
         shared = np.zeros((k, k))
@@ -150,7 +150,7 @@ def _estimate(drawn: Sequence[_Drawn], sweeps: int, interrupted: bool) -> Estima
         order = renumbered(shared)
         objects += one.objects[:, order]
         categories += one.categories[:, order]
-    n_draws = len(partitions)
+    n_draws = sum(len(one.log_joint) for one in chosen)
     return Estimate(
         reference,
         objects / n_draws,

@@ -14,6 +14,8 @@ from ce.ring import Reals
 
 #: Draws of each chain below which nothing is said.
 FEWEST = 4
+#: Standard deviations below this, relative to the numbers, are rounding: these draws are all the same.
+ROUNDING = 1e-12
 
 
 def split_r_hat(draws: Reals) -> float:
@@ -22,9 +24,9 @@ def split_r_hat(draws: Reals) -> float:
     if halves is None:
         return math.nan
     within, whole = _variances(halves)
-    if within == 0.0:
-        return 1.0 if whole == 0.0 else math.inf
-    return math.sqrt(whole / within)
+    if whole == 0.0:
+        return 1.0
+    return math.sqrt(whole / within) if within > 0.0 else math.inf
 
 
 def effective_draws(draws: Reals) -> float:
@@ -32,16 +34,15 @@ def effective_draws(draws: Reals) -> float:
     halves = _halves(draws)
     if halves is None:
         return math.nan
-    chains, n = halves.shape
+    n = halves.shape[1]
     _, whole = _variances(halves)
     if whole == 0.0:
         return float(halves.size)
-    correlations = 1.0 - np.array([_variogram(halves, lag) for lag in range(1, n)]) / (2.0 * whole)
-    total, lag = 0.0, 0
-    while lag + 1 < len(correlations) and correlations[lag] + correlations[lag + 1] > 0.0:
-        total += float(correlations[lag] + correlations[lag + 1])
-        lag += 2
-    found: float = min(chains * n / (1.0 + 2.0 * total), float(halves.size))
+    correlations = 1.0 - np.array([0.0, *(_variogram(halves, lag) for lag in range(1, n))]) / (2.0 * whole)
+    pairs = correlations[: n // 2 * 2].reshape(-1, 2).sum(axis=1)
+    ends = np.flatnonzero(pairs <= 0.0)
+    total = float(pairs[: ends[0] if len(ends) else None].sum())
+    found: float = min(halves.size / max(2.0 * total - 1.0, 1.0), float(halves.size))
     return found
 
 
@@ -53,11 +54,13 @@ def _halves(draws: Reals) -> Reals | None:
 
 
 def _variances(chains: Reals) -> tuple[float, float]:
-    """Within chains, and of all together."""
+    """Within chains, and of all together; zero for what is but rounding."""
     n = chains.shape[1]
+    least = (ROUNDING * float(np.abs(chains).max())) ** 2
     within = float(chains.var(axis=1, ddof=1).mean())
     between = n * float(chains.mean(axis=1).var(ddof=1))
-    return within, (n - 1) / n * within + between / n
+    whole = (n - 1) / n * within + between / n
+    return within * (within > least), whole * (whole > least)
 
 
 def _variogram(chains: Reals, lag: int) -> float:

@@ -1,4 +1,7 @@
-"""Labels as samplers read them: one code for each cell, an index into the categories of all columns together."""
+"""Labels as samplers read them: one code for each cell, an index into the categories of all columns together.
+
+Objects without a label have no rows: they would say nothing, and count where draws are compared.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ from ce.labels import LabelTable
 class HardLabels:
     """The cells of a table's clusterings."""
 
-    codes: NDArray[np.int32] = field(repr=False)  # (n, m), -1 = missing
-    widths: NDArray[np.int64]  # (m,) categories of each column
+    codes: NDArray[np.int32] = field(repr=False)  # (objects with a label, m), -1 = missing
+    widths: NDArray[np.int64]  # (m,) categories of each column; 0: it has no label
+    labelled: NDArray[np.bool_] = field(repr=False)  # (n,) which objects of the table these are
 
     @classmethod
     def of(cls, table: LabelTable) -> Self:
@@ -37,7 +41,8 @@ class HardLabels:
             codes[:, at] = np.where(column.codes < 0, -1, column.codes + begins[at])
         if not (codes >= 0).any():
             raise InputError("no object has a label that this model uses")
-        return cls(codes, widths)
+        labelled: NDArray[np.bool_] = np.any(codes >= 0, axis=1)
+        return cls(np.ascontiguousarray(codes[labelled]), widths, labelled)
 
     @property
     def counts(self) -> NDArray[np.int64]:

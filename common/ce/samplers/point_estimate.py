@@ -16,7 +16,7 @@ from ce.ring import Reals
 
 Partition = NDArray[np.int16]
 
-#: Draws that are compared with each other, evenly spaced: the cost is their square.
+#: Draws of all chains together that are compared with each other: the cost is their square.
 MOST_CANDIDATES = 50
 
 
@@ -35,12 +35,6 @@ def pairs_apart(one: Partition, other: Partition, k: int) -> int:
     return int(first + second - 2 * both) // 2
 
 
-def some_of(draws: Sequence[Partition]) -> list[Partition]:
-    """At most `MOST_CANDIDATES` of them, evenly spaced."""
-    count = min(len(draws), MOST_CANDIDATES)
-    return [draws[position] for position in np.linspace(0, len(draws) - 1, count).astype(np.intp)]
-
-
 def least_binder_loss(draws: Sequence[Partition], k: int) -> Partition:
     """The draw that differs least from the others, the first of equals."""
     losses = [0] * len(draws)
@@ -52,11 +46,11 @@ def least_binder_loss(draws: Sequence[Partition], k: int) -> Partition:
     return draws[losses.index(min(losses))]
 
 
-def renumbered(table: Reals | NDArray[np.int64]) -> NDArray[np.intp]:
-    """For each cluster of a reference the cluster of a draw that has its number, so that they share most objects.
-    `table`: (k, k) objects in common, reference first."""
+def renumbered(shared: Reals) -> NDArray[np.intp]:
+    """For each cluster of a reference the cluster of a draw that has its number, so that together they share most.
+    `shared`: (k, k), reference first."""
     from scipy.optimize import linear_sum_assignment  # takes a tenth of a second to load: only who samples needs it
 
-    _, partners = linear_sum_assignment(-np.asarray(table, dtype=np.float64))
+    _, partners = linear_sum_assignment(-shared)
     found: NDArray[np.intp] = partners
     return found

@@ -48,7 +48,7 @@ _NUMBERS = {dtype: number for number, dtype in _TYPES.items()}
 def chunk_of(sites: int) -> int:
     """Bytes of elements in one frame of a job of so many sites: a power of two."""
     share: int = 2 ** (ALL_STREAMS // sites).bit_length() // 2
-    return max(SMALLEST_CHUNK, min(CHUNK, share))
+    return min(CHUNK, max(SMALLEST_CHUNK, share))
 
 
 def to_chunks(

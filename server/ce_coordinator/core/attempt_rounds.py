@@ -66,18 +66,26 @@ class _SharedFrame:
 
 class _SharedFrames:
     """The frames of a task, for all streams that it goes down: each is made and encoded when the first stream takes it,
-    and gone when the last has taken it. While a large task waits in queues, only its arrays are in memory."""
+    and gone when the last has taken it. While a large task waits in queues, only its arrays are in memory; where a
+    stream does not read, what it has not taken, encoded once."""
 
     def __init__(self, frames: Iterator[pb.CoordinatorFrame], streams: int) -> None:
         self._frames = frames
         self._streams = streams
         self._made: dict[int, _SharedFrame] = {}  # by position
+        self._failure: Exception | None = None  # which ends every stream at the same frame
 
     def __iter__(self) -> Iterator[Frame]:
         """For one of the streams."""
         for position in count():
             if position not in self._made:
-                frame = next(self._frames, None)
+                if self._failure is not None:
+                    raise self._failure
+                try:
+                    frame = next(self._frames, None)
+                except Exception as error:
+                    self._failure = error
+                    raise
                 if frame is None:
                     return
                 self._made[position] = _SharedFrame(Encoded(frame.SerializeToString()), self._streams)

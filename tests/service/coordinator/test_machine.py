@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from ce.transport.frames import PROTOCOL
 from ce_client.state.attempt_history import AttemptHistory
 from ce_client.state.job_index import JobIndex
 from ce_coordinator.core.attempt import JobAttempt
-from ce_coordinator.core.attempt_rounds import AttemptRounds
+from ce_coordinator.core.attempt_rounds import AttemptRounds, _SharedFrames
 from ce_coordinator.core.checkpoint_schedule import CheckpointInterval
 from ce_coordinator.core.instructions import Close, SaveJob, Send
 from ce_coordinator.core.limits import Limits
@@ -381,8 +381,7 @@ def test_frames_of_a_task_are_made_once_for_all_streams_and_kept_until_the_last_
     table.connect()
     table.submit(job().definition())
     _, rounds = iterating(table)
-    for limit in ("CHUNK", "SMALLEST_CHUNK"):  # so that a task has several frames
-        monkeypatch.setattr(array_chunks, limit, 16)
+    monkeypatch.setattr(array_chunks, "CHUNK", 16)  # so that a task has several frames
     (_, shared), (_, again) = rounds.tasks(["west", "west"])
     assert again is shared
     fast, slow = iter(shared), iter(shared)
@@ -398,6 +397,18 @@ def test_frames_of_a_task_are_made_once_for_all_streams_and_kept_until_the_last_
     last = weakref.ref(rest[-1])
     del rest
     assert last() is None
+
+
+def test_a_frame_that_cannot_be_made_ends_every_stream_at_the_same_frame() -> None:
+    def failing() -> Iterator[pb.CoordinatorFrame]:
+        yield pb.CoordinatorFrame()
+        raise MemoryError
+
+    shared = _SharedFrames(failing(), 3)
+    for stream in [iter(shared) for _ in range(3)]:
+        next(stream)
+        with pytest.raises(MemoryError):
+            next(stream)
 
 
 def hello_of(site: str, *lacks: pb.Feature) -> pb.Hello:

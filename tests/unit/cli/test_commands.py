@@ -254,6 +254,12 @@ def test_bce_by_gibbs_sampling_says_what_its_chains_say(files: Path, tmp_path: P
     assert "warning: too few draws to say whether the chains agree: raise --max-iterations" in few.err
     for words in ("sweeps", "log joint", "2 of 2 used", "too few draws"):
         assert words in few.out
+    (tmp_path / "one.csv").write_text("id,a,b\no0,0,1\n")
+    alike = ce_("fit", tmp_path / "one.csv", "--clusters", 2, "--inference", "gibbs", *short, "--format", "json")
+    assert "Infinity" not in alike.out
+    assert "NaN" not in alike.out
+    none = ce_(*arguments, "--max-iterations", 0)
+    assert (none.code, none.out) == (2, "")
     refused = ce_(*arguments, "--model", "mixture")
     assert (refused.code, refused.out) == (2, "")
     assert "--inference gibbs is for --model bce" in refused.err

@@ -14,6 +14,7 @@ from ce.errors import ConvergenceWarning, InputError
 from ce.kernels import backend
 from ce.labels import Column, LabelTable
 from ce.models import BCE
+from ce.models.bce_gibbs import SampledBCE, warn_of_chains
 from ce.samplers import chains
 from ce.samplers.chains import SamplerProgress, Schedule, in_the_best_mode, run_chains
 
@@ -91,7 +92,7 @@ def test_certain_objects_are_more_certain_than_doubtful_ones() -> None:
 
 def test_chains_that_do_not_agree_are_named() -> None:
     codes = planted(60, 8, 3, 0.2)[1]
-    with pytest.warns(ConvergenceWarning, match=r"do not agree yet|too few draws"):
+    with pytest.warns(ConvergenceWarning, match="do not agree yet"):
         assert not sampled(codes, max_iter=5, thin=1, burn_in=0, n_init=2).converged_
     with pytest.warns(ConvergenceWarning, match="too few draws to say"):
         assert math.isnan(sampled(codes, max_iter=2, thin=1, burn_in=0).r_hat_)
@@ -104,6 +105,13 @@ def test_a_chain_in_a_poorer_mode_is_left_out() -> None:
     assert in_the_best_mode(log_joint).tolist() == [True, True, False, True]
     assert in_the_best_mode(log_joint[[0, 1, 3]]).all()
     assert in_the_best_mode(log_joint[:, :3]).all()  # too few draws to say
+    found = run_chains([Told(row) for row in log_joint], Schedule(50, 0, 1), 1)
+    assert found.used.tolist() == [True, True, False, True]
+    assert found.r_hat == pytest.approx(1.0, abs=0.1)
+    with pytest.warns(ConvergenceWarning, match="1 of 4 chains sit in a less likely mode"):
+        warn_of_chains(found, stacklevel=1)
+    none = np.zeros(0)
+    assert not SampledBCE(found, none, none, none, []).converged
 
 
 class Counted:
@@ -128,6 +136,84 @@ class Counted:
     @property
     def counts(self) -> Any:
         return np.array([[2.0, 0.0], [0.0, 2.0], [0.0, 2.0]]), np.array([[2.0, 0.0], [0.0, 4.0]])
+
+
+class Told(Counted):
+    """... whose log joint is one of these numbers after the other, and whose clusters change places in every sweep."""
+
+    def __init__(self, log_joint: Any) -> None:
+        super().__init__()
+        self._log_joint = log_joint
+
+    @property
+    def log_joint(self) -> float:
+        return float(self._log_joint[self.swept - 1])
+
+    @property
+    def partition(self) -> Any:
+        return (super().partition + self.swept) % 2
+
+    @property
+    def counts(self) -> Any:
+        turn = slice(None, None, -1 if self.swept % 2 else 1)
+        objects, categories = super().counts
+        return objects[:, turn], categories[:, turn]
+
+
+def test_clusters_that_change_places_are_the_same_clusters() -> None:
+    found = run_chains([Told(np.zeros(40)), Told(np.zeros(40))], Schedule(40, 0, 1), 2)
+    assert sorted(found.objects.sum(axis=0).tolist()) == [2.0, 4.0]
+    assert set(found.objects.ravel().tolist()) == {0.0, 2.0}
+    assert sorted(found.categories.sum(axis=0).tolist()) == [2.0, 4.0]
+    np.testing.assert_array_equal(found.objects.argmax(axis=1), found.partition)
+
+
+@pytest.mark.filterwarnings("ignore::ce.errors.ConvergenceWarning")
+@pytest.mark.parametrize("seed", range(3))
+def test_objects_and_columns_without_a_label_change_nothing(seed: int) -> None:
+    codes = planted(30, 5, 2, 0.3)[1]
+    more = np.full((80, 5), -1)
+    more[:30] = codes
+    one, other = sampled(codes, 2, random_state=seed), sampled(more, 2, random_state=seed)
+    np.testing.assert_array_equal(one.memberships_, other.memberships_[:30])
+    np.testing.assert_array_equal(one.log_joint_, other.log_joint_)
+    assert (other.labels_[30:] == -1).all()
+    empty = sampled(np.column_stack([codes, np.full(30, -1)]), 2, random_state=seed)
+    assert np.isfinite(empty.log_joint_).all()
+    assert empty.beta_[5].shape == (2, 0)
+
+
+@pytest.mark.filterwarnings("ignore::ce.errors.ConvergenceWarning")
+def test_a_fit_has_the_attributes_of_its_own_inference(small: Any) -> None:
+    fitted = BCE(3, random_state=0).fit(small)
+    fitted.set_params(inference="gibbs", max_iter=20).fit(small)
+    assert not {"lower_bound_", "bound_path_"} & set(vars(fitted))
+    fitted.set_params(inference="vb").fit(small)
+    assert not {"log_joint_", "r_hat_", "effective_draws_", "chains_used_"} & set(vars(fitted))
+
+
+@pytest.mark.filterwarnings("ignore::ce.errors.ConvergenceWarning")
+def test_there_are_never_more_sweeps_than_were_asked_for(small: Any) -> None:
+    assert sampled(small, max_iter=1, thin=5).n_iter_ == 1
+    assert sampled(small, max_iter=4, thin=50).log_joint_.shape == (3, 1)
+    assert sampled(small, max_iter=4, thin=3, burn_in=1).log_joint_.shape == (3, 1)
+    with pytest.raises(InputError, match=r"burn_in = 2 and thin = 3 leave no draw of max_iter = 4 sweeps"):
+        sampled(small, max_iter=4, thin=3, burn_in=2)
+
+
+def test_partitions_of_few_draws_are_kept() -> None:
+    drawn: list[Any] = []
+    advance = chains._Drawn.advance
+
+    def noted(self: Any, sweeps: int, keep: bool) -> None:
+        drawn.append(self)
+        advance(self, sweeps, keep)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains._Drawn, "advance", noted)
+        run_chains([Told(np.zeros(400)) for _ in range(5)], Schedule(400, 0, 1), 1)
+    assert {len(one.partitions) for one in drawn} == {10}
+    assert {len(one.log_joint) for one in drawn} == {400}
 
 
 def test_what_is_drawn_and_when() -> None:
@@ -169,8 +255,11 @@ def test_values_that_a_sampler_cannot_use() -> None:
         sampled(soft, 2)
     with pytest.raises(InputError, match="one number alpha"):
         sampled([[0], [1]], 2, alpha=[1.0, 2.0])
-    with pytest.raises(InputError, match="omega above 0"):
-        sampled([[0], [1]], 2, omega=0)
+    for name, value in (("omega", 0), ("omega", 1e308), ("alpha", 1e-300)):
+        with pytest.raises(InputError, match=f"takes an {name} between 1e-06 and 1e"):
+            sampled([[0], [1]], 2, **{name: value})
+    with pytest.raises(InputError, match="at most 1,000 clusters"):
+        sampled([[0], [1]], 1001)
     with pytest.raises(InputError, match="inference is one of 'vb', 'gibbs'"):
         sampled([[0], [1]], 2, inference="mcmc")
     with pytest.raises(InputError, match="thin is a whole number"):

@@ -24,7 +24,7 @@ def chain_of(codes: object, k: int, alpha: float, omega: float, seed: int = 0, w
         sizes = np.asarray(widths, dtype=np.int64)
         begins = np.cumsum(sizes) - sizes
         given = np.asarray(codes)
-        table = HardLabels(np.where(given < 0, -1, given + begins).astype(np.int32), sizes)
+        table = HardLabels(np.where(given < 0, -1, given + begins).astype(np.int32), sizes, np.ones(len(given), bool))
     return BCEChain(table, k, alpha, omega, np.random.default_rng(seed))
 
 
@@ -59,6 +59,7 @@ def test_the_chances_of_a_cell_are_ratios_of_the_joint(seed: int, k: int) -> Non
     rng = np.random.default_rng(seed)
     codes = rng.integers(-1, 3, (4, 3))
     codes[0] = 0, 1, 2  # a label in each column
+    codes[1:, 0] = np.maximum(codes[1:, 0], 0)  # and of each object
     alpha, omega = rng.uniform(0.1, 3.0, 2)
     chain = chain_of(codes, k, alpha, omega)
     known = chain._labels
@@ -105,6 +106,7 @@ def test_draws_are_distributed_as_the_posterior(codes: object) -> None:
 def test_counts_are_those_of_the_clusters_after_any_sweep() -> None:
     rng = np.random.default_rng(5)
     codes = rng.integers(-1, 4, (30, 6))
+    codes[codes.max(axis=1) < 0] = 0
     chain = chain_of(codes, 3, 1.0, 0.1)
     for _ in range(3):
         chain.sweep()

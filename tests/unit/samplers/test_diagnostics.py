@@ -44,3 +44,6 @@ def test_few_draws_and_constant_ones() -> None:
     assert split_r_hat(np.ones((2, 10))) == 1.0
     assert effective_draws(np.ones((2, 10))) == 20
     assert split_r_hat(np.array([[0.0] * 10, [1.0] * 10])) == math.inf
+    for value in np.random.default_rng(4).uniform(-1e4, 1e4, 50):  # whose mean is rounded
+        assert split_r_hat(np.full((5, 30), value)) == 1.0
+        assert effective_draws(np.full((5, 30), value)) == 150
