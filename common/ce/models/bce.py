@@ -50,8 +50,8 @@ class BCE(Estimator):
         {"alpha": ..., "beta": [...], "gamma": ...} (alpha and gamma optional; one start).
     max_iter, tol : at most so many iterations; stop when the bound changes by less than `tol`, relative, or when at
         most one label in 2,000 (with local loops, in 1,000) has moved in each of 4 iterations and it changes by less
-        than 1e-3 (without annealing: none in 5, and 1e-4). tol=0 runs max_iter iterations; else a fit that max_iter ends warns
-        (`ce.errors.ConvergenceWarning`). Gibbs: sweeps of each chain.
+        than 1e-3 (without annealing: none in 5, and 1e-4). tol=0 runs max_iter iterations; else a fit that max_iter
+        ends warns (`ce.errors.ConvergenceWarning`). Gibbs: sweeps of each chain.
     burn_in, thin : Gibbs: sweeps of each chain that are not drawn from (None: half of them), and after them every
         `thin`-th sweep is a draw.
     smoothing : pseudo-count of every table entry; its prior is part of the bound.
