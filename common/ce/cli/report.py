@@ -203,7 +203,7 @@ def with_chains(report: Mapping[str, Any], sampled: BCE) -> dict[str, Any]:
     }
     found: dict[str, Any] = {}
     for key, value in report.items():
-        found |= chains if key == "lower_bound" else {key: sampled.n_iter_ if key == "iterations" else value}
+        found |= chains if key == "lower_bound" else {key: value}
     return found
 
 
@@ -234,17 +234,15 @@ def show(report: Mapping[str, Any], format_: str, written: Sequence[Path]) -> No
     sealed = report["privacy"] == "sealed"
     facts.add_row("layout", f"{report['layout']}, {mode_words(report['privacy'])}")
     facts.add_row("exchanges", f"{report['exchanges']:,} ({_size(report['bytes_sent'])})")
-    end = "converged" if report["converged"] else "stopped at the limit"
-    if "log_joint" not in report:
-        facts.add_row("iterations", f"{report['iterations']:,}, {end}")
-    else:
-        facts.add_row("sweeps", f"{report['iterations']:,} of each chain")
     if "log_joint" in report:
+        facts.add_row("sweeps", f"{report['iterations']:,} of each chain")
         facts.add_row("log joint", f"{report['log_joint']:,.4f}, mean over the draws")
         facts.add_row("chains", f"{report['chains_used']} of {report['chains']} used")
         facts.add_row("R-hat", _or_unknown(report["r_hat"], ".3f"))
         facts.add_row("effective draws", _or_unknown(report["effective_draws"], ",.0f"))
     else:
+        end = "converged" if report["converged"] else "stopped at the limit"
+        facts.add_row("iterations", f"{report['iterations']:,}, {end}")
         objective = _objective(report["model"])
         facts.add_row(objective.replace("_", " "), f"{report[objective]:,.4f}")
     if "kappa" in report:
