@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from support.problems import TOPOLOGIES, Problem, deal, problem
 from support.runs import PROBLEMS, assert_equal_runs, fit_in_mode, models
 
+from ce.kernels import backend
 from ce.models import BCE
 from ce.protocol.engine import object_state as objects
 from ce.protocol.engine.home import Home
 from ce.protocol.engine.starting_parameters import SeededStarts
 from ce.protocol.local_run import run
 from ce.protocol.messages.task import Task
+from ce.steps.model import Opening, Sizes, no_votes
 
 
 @pytest.mark.promise("The number of threads, the size of tiles and the order of rows, columns and sites change no bit.")
@@ -72,3 +74,32 @@ def test_what_was_sent_is_not_written_over(name: str, monkeypatch: pytest.Monkey
     assert len({id(array) for own, array, _ in sent if own.endswith("/message")}) > 3
     for own, array, before in sent:
         np.testing.assert_array_equal(array, before, err_msg=own)
+
+
+def test_the_first_step_goes_over_the_arrays_of_the_beginning_unless_others_refer_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("numba")  # numpy's kernels return parts of larger arrays, which are left alone
+    monkeypatch.setattr(backend, "_chosen", "numba")
+    monkeypatch.setattr(objects, "STRETCH", 7)
+    model = BCE(3, n_init=2).steps()
+    sizes = Sizes(20, 4, 0, 12)
+    globals_ = model.start_globals(sizes, None)
+    for shared in (False, True):
+        opening = Opening(np.full(20, 4.0), no_votes(3, 20))
+        state = objects.ObjectState(opening, None)
+        state.begin(model, model.scales(sizes), globals_, None)
+        first = dict(state.state)
+        if shared:
+            assert not objects._refer_to_nothing({**first, "also": first["gamma"]}, opening)
+            assert not objects._refer_to_nothing({"part": first["gamma"][:1]}, opening)
+            assert not objects._refer_to_nothing({"votes": (own := np.zeros((3, 20)))}, Opening(opening.labels, own))
+            message = state.message  # on its way to a site: its array is left alone
+            before = message.copy()
+        state.receive(np.ones((2, 3, 20), dtype=np.int64), globals_)
+        state.shares(globals_, 1)
+        state.update(np.arange(2), np.zeros(2, dtype=bool), globals_)
+        assert state.state["gamma"] is first["gamma"]
+        assert (state.state["message"] is first["message"]) == (not shared)
+        if shared:
+            np.testing.assert_array_equal(message, before)
